@@ -303,7 +303,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise DeploymentError(f"deployment file {file}: larger than {_MOST_BYTES >> 10} KiB")
     try:
         return tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         raise DeploymentError(f"deployment file {file}: not TOML: {why}") from None
 
@@ -332,7 +332,8 @@ def _add_site_models(values: dict[str, Any]) -> None:
     except RepositoryError as error:
         raise DeploymentError(f"models_dir: {error.cause}", error.remedy) from None
     for option in ("checkpoints", "norms"):
-        for model in values.get(option, ()):
+        own = values.get(option)
+        for model in own if isinstance(own, dict) else ():
             if model in there:
                 cause = f"{option} names {model}, which {values['models_dir']} has"
                 raise DeploymentError(f"{cause}: own weights are only for the kit's models")
@@ -349,8 +350,9 @@ def find_site_models(repository: Path) -> tuple[str, ...]:
     remedy = "name the folder that holds the models' folders"
     try:
         names = tuple(sorted(p.name for p in repository.iterdir() if (p / CONFIG).is_file()))
-    except OSError as error:
-        raise RepositoryError(f"{repository}: {error.strerror}", remedy) from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RepositoryError(f"{repository}: {why}", remedy) from None
     if not names:
         cause = f"{repository} is not a model repository: no folder in it has a {CONFIG}"
         raise RepositoryError(cause, remedy)

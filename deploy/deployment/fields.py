@@ -19,4 +19,4 @@ def number(low: float, high: float, kind: type[int] | type[float] = int) -> Befo
 
 
 Port = Annotated[int, number(1, 65535)]
-Size = Annotated[ByteSize, Field(ge=10**6)]
+Size = Annotated[ByteSize, Field(ge=10**6, lt=2**63)]

@@ -29,7 +29,9 @@ def ensure_kit() -> None:
     problem = "the kit's Python environment is missing"
     if os.path.exists(os.path.join(KIT, ".numlkit-complete")):  # noqa: PTH110, PTH118
         try:
-            os.execve(python, [python] + sys.argv, dict(os.environ, **{_MARK: python}))  # noqa: RUF005
+            # -E: libraries that PYTHONPATH names are another Python's.
+            words = [python, "-E"] + sys.argv  # noqa: RUF005
+            os.execve(python, words, dict(os.environ, **{_MARK: python}))
         except OSError:
             problem = "the kit's environment in .venv is broken"
     elif _is_installed():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shlex
 import socket
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.deployment import Ports
-from deploy.deployment.state import DeploymentFolder
+from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.environment.environment import plan_environment
 from deploy.environment.lock import Flavour
 from deploy.host.paths import cache_folder
@@ -97,6 +98,21 @@ def test_stopping_what_does_not_run_is_no_error(flags, tmp_path):
     (tmp_path / ".local/state/numlkit/deployments/stopped").mkdir(parents=True)
     done = run_here(["down", *flags], tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_stopping_all_leaves_another_hosts_alone_and_goes_on_after_a_fault(tmp_path):
+    deployments = tmp_path / ".local/state/numlkit/deployments"
+    for name, node in (("away", "nodeA"), ("here", platform.node())):
+        (deployments / name).mkdir(parents=True)
+        state = make_state(name, node=node, supervisor=ProcessId(pid=2**22 + 1, started=1))
+        (deployments / name / "state.json").write_text(state.model_dump_json())
+    (deployments / "broken").mkdir()
+    (deployments / "broken" / "state.json").write_text("{")
+    done = run_here(["down", "--all", "--json"], tmp_path)
+    assert done.returncode == 2
+    assert "broken/state.json" in json.loads(done.stdout)["error"]
+    assert (deployments / "away" / "state.json").exists()
+    assert not (deployments / "here" / "state.json").exists()
 
 
 def test_stopping_what_never_was_names_those_that_are_there(tmp_path):

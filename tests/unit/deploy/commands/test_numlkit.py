@@ -63,10 +63,24 @@ def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_pat
     (kit / "python").chmod(0o755)
     (checkout / ".venv" / ".numlkit-complete").touch()
     done = run_process(
-        ["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), checkout
-    )
+        ["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), checkout,
+        PYTHONPATH=others_libraries(tmp_path),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("usage: numlkit up ")
+
+
+def others_libraries(folder: Path) -> str:
+    """What a framework's shell has in PYTHONPATH: libraries of another Python."""
+    (folder / "others").mkdir()
+    (folder / "others" / "pydantic.py").write_text("raise ImportError('of another Python')\n")
+    return str(folder / "others")
+
+
+def test_libraries_that_pythonpath_names_are_not_the_kit_s(tmp_path):
+    done = _numlkit("status", PYTHONPATH=others_libraries(tmp_path), HOME=str(tmp_path))
+    assert "Traceback" not in done.stderr
+    assert "no deployment" in done.stderr + done.stdout
 
 
 def _numlkit(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -99,6 +99,23 @@ def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('models_dir = "models"\ncheckpoints = true', "checkpoints: "),
+        ('models_dir = "\\u0000"', "models_dir: "),
+    ],
+)
+def test_a_fault_beside_a_sites_models_is_one_line(tmp_path, text, said):
+    write_model(tmp_path / "models", "vision")
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    with pytest.raises(DeploymentError) as caught:
+        load_deployment(file, {})
+    assert caught.value.cause.startswith(said)
+    assert "\n" not in caught.value.cause
+
+
 def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(tmp_path):
     for model in ("vision", "nugraph3"):
         write_model(tmp_path / "models", model)
@@ -182,6 +199,8 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path):
         ('listen = "node.example"', "listen: 'node.example' is not an IP address"),
         ('[norms]\nnugraph3 = "n.json"', "norm given for nugraph3, which has no checkpoint file"),
         ("instances = ", "not TOML"),
+        (f"instances = {'9' * 5000}", "not TOML: Exceeds the limit"),
+        ('memory = "99999999999999999999g"', "memory: "),
         (f"instances = {'[' * 1000}{']' * 1000}", "not TOML: nested too deeply"),
         (f"# {' ' * 70_000}", "larger than 32 KiB"),
         ('[tls]\ncert = "x"', "tls.key: missing: TLS needs a certificate and its private key"),
