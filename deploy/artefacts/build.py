@@ -13,7 +13,7 @@ import docker
 
 from deploy.artefacts.context import Packed, check_target, make_context, wire
 from deploy.artefacts.docker_client import connect, storage_folder
-from deploy.artefacts.image import BaseImage, build_image, ensure_base
+from deploy.artefacts.image import BaseImage, BuiltImage, build_image, ensure_base
 from deploy.artefacts.labels import Source, find_source, labels
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest, record
 from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_needed
@@ -170,9 +170,9 @@ class _Build:
                         distribution=distribution, base=request.base, say=say, site=request.site,
                     )  # fmt: skip
                 client = self._workplace.client
-                base = self._image(client, context) if client is not None else None
+                made = self._image(client, context) if client is not None else None
                 if "sif" in request.targets:
-                    self._sif(context, base)
+                    self._sif(context, made)
         return self._made
 
     def _pack(self, distribution: TritonDistribution) -> None:
@@ -193,7 +193,9 @@ class _Build:
                 models = request.site.models if request.site is not None else ()
                 wire(request.wire, packed, request.triton, distribution, models)
 
-    def _image(self, client: docker.DockerClient, context: Path) -> tuple[BaseImage, System]:
+    def _image(
+        self, client: docker.DockerClient, context: Path
+    ) -> tuple[BuiltImage, tuple[BaseImage, System]]:
         request = self._request
         with self._steps.step("base image", cache_folder()) as say:
             name, digest = request.base_name, request.base_digest
@@ -205,16 +207,17 @@ class _Build:
             )  # fmt: skip
         tools = {"docker": str(client.version()["Version"])}
         self._record("image", built.tag, built.size, built.id, base, tools)
-        return base
+        return built, base
 
-    def _sif(self, context: Path, base: tuple[BaseImage, System] | None) -> None:
+    def _sif(self, context: Path, made: tuple[BuiltImage, tuple[BaseImage, System]] | None) -> None:
         request, tools, client = self._request, self._workplace.tools, self._workplace.client
         assert tools is not None
         sif, epoch = request.sif, self._workplace.source.epoch
         with self._steps.step(".sif", request.out) as say:
             builder = SifBuilder(tools, epoch, say)
-            if client is not None:
-                builder.from_image(client, request.image_tag, sif)
+            if client is not None and made is not None:
+                built, base = made
+                builder.from_image(client, built.id, sif, named=built.tag)
             else:
                 base = builder.without_docker(
                     context, sif, base=request.base_name, digest=request.base_digest,

@@ -245,7 +245,8 @@ def build_image(
         built = follow(messages, say)
         repository, _, name = tag.rpartition(":")
         client.api.tag(built, repository, name, force=True)
-        image = client.images.get(tag)
+        # By its id: another user's build may have taken the tag already.
+        image = client.images.get(built)
     except (APIError, ConnectionBrokenError) as error:
         cause = f"the Docker engine cannot build the image: {first_line(error)}"
         raise BuildError(cause, "its log may say more: journalctl -u docker") from None

@@ -7,6 +7,7 @@ that a connection that is cut, or a command that is interrupted, goes on where i
 import hashlib
 import io
 import json
+import re
 import tarfile
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ _LEAST_PIECE, _MOST_PIECE = 1 << 18, 1 << 28
 _DOCUMENT_BYTES = 1 << 23  # of a manifest or a configuration
 _SAVE = "docker save IMAGE --output FILE"
 _ELSEWHERE = "ask whoever runs the registry, or take the image from another"
+_SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _PLATFORM = {"os": "linux", "architecture": "amd64"}
 
 
@@ -49,12 +51,18 @@ class Layer:
 
 @dataclass(frozen=True)
 class Image:
-    """An image: its name with its digest, its environment variables, its layers, lowest first."""
+    """An image: its name with its digest, its environment variables, its layers, lowest first.
+
+    Attributes:
+        believed: Whether it is whatever a registry says of a tag, so that what the beginning of a
+            layer says of the rest need not be verified.
+    """
 
     name: str
     digest: str
     variables: Mapping[str, str]
     layers: tuple[Layer, ...]
+    believed: bool = False
 
 
 def find_image(name: str, kept: Path) -> Image:
@@ -77,8 +85,6 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
     if manifest is None:
         cause = f"registry {reference.host} has no {reference.repository}:{name}"
         raise BuildError(cause, "check the repository's name and the tag")
-    if name.startswith("sha256:") and manifest.digest != name:
-        raise _other_bytes(name, manifest.digest)
 
     def layer(about: Mapping[str, Any]) -> Layer:
         digest, size = _facts(about)
@@ -94,13 +100,22 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
         cause = f"{reference}: its configuration has {config.size} bytes"
         raise BuildError(cause, "name an image of a Triton server")
     pinned = replace(reference, tag="", digest=manifest.digest)
-    return _image(
+    image = _image(
         str(pinned), manifest.digest, config.whole().read_bytes(),
         tuple(map(layer, manifest.content["layers"])),
     )  # fmt: skip
+    return replace(image, believed=not reference.digest)
 
 
 def _asked(registry: Registry, name: str) -> Manifest | None:
+    manifest = _answered(registry, name)
+    # Before anything in it is believed: an index names the manifest that is asked for next.
+    if manifest is not None and name.startswith("sha256:") and manifest.digest != name:
+        raise _other_bytes(name, manifest.digest)
+    return manifest
+
+
+def _answered(registry: Registry, name: str) -> Manifest | None:
     for attempt in range(_TRIES - 1):
         with suppress(PublishError):  # it may be overloaded, or the connection cut
             return registry.manifest(name)
@@ -283,12 +298,15 @@ def _image(name: str, digest: str, config: bytes, layers: tuple[Layer, ...]) -> 
 
 
 def _facts(about: Mapping[str, Any]) -> tuple[str, int]:
-    digest, size = str(about["digest"]), int(about["size"])
-    hexadecimal = digest.removeprefix("sha256:")
-    if len(hexadecimal) != 64 or not set(hexadecimal) <= set("0123456789abcdef"):
-        cause = f"the image lists a layer with digest {digest!r}, which is no sha256"
+    return _digest(about), int(about["size"])
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    digest = str(about["digest"])
+    if not _SHA256.fullmatch(digest):
+        cause = f"the image lists a part with digest {digest!r}, which is no sha256"
         raise BuildError(cause, _ELSEWHERE)
-    return digest, size
+    return digest
 
 
 def _for_this_platform(document: Mapping[str, Any]) -> str | None:
@@ -298,7 +316,7 @@ def _for_this_platform(document: Mapping[str, Any]) -> str | None:
     for each in document["manifests"]:
         built_for = {**_PLATFORM, **(each.get("platform") or {})}
         if {name: built_for[name] for name in _PLATFORM} == _PLATFORM:
-            return str(each["digest"])
+            return _digest(each)
     cause = f"the image is not built for {'/'.join(_PLATFORM.values())}"
     raise BuildError(cause, "name one that is")
 

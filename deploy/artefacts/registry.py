@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import docker.auth
 import requests
@@ -132,7 +132,9 @@ class Registry:
         )  # fmt: skip
         try:
             answer = ask()
-            if answer.status_code == 401:
+            # Others, to which it may redirect, learn nothing of what is known for it alone.
+            asked = (*answer.history, answer)[0].url
+            if answer.status_code == 401 and urlsplit(asked)[:2] == urlsplit(answer.url)[:2]:
                 self._log_in(answer.headers.get("WWW-Authenticate", ""))
                 answer = ask()
         except requests.RequestException as error:
@@ -159,12 +161,19 @@ class Registry:
             self._session.auth = pair
             return
         asked = dict(_CHALLENGE.findall(challenge))
-        parts = urlsplit(asked.pop("realm", ""))
-        query = urlencode([*parse_qsl(parts.query), *asked.items()])
-        answer = requests.get(
-            f"{parts._replace(query=query).geturl()}", auth=pair, timeout=_TIMEOUT_S
-        )
+        # Prepared, it is judged as it is sent: some addresses name two hosts to two parsers.
+        realm = requests.Request("GET", asked.pop("realm", ""), params=asked).prepare().url or ""
+        if pair is not None and not self._may_know_the_password(realm):
+            cause = f"registry {self._at.host} wants its password sent unprotected, to {realm}"
+            remedy = f"have it name one with https, or docker logout {self._at.host}"
+            raise PublishError(cause, remedy)
+        answer = requests.get(realm, auth=pair, timeout=_TIMEOUT_S)
         if answer.ok:
             said = answer.json()
             token = said.get("token") or said.get("access_token")
             self._session.headers["Authorization"] = f"Bearer {token}"
+
+    def _may_know_the_password(self, realm: str) -> bool:
+        parts = urlsplit(realm)
+        here = self._at.loopback and Reference(parts.hostname or "", "").loopback
+        return parts.scheme == "https" or here

@@ -170,8 +170,13 @@ class SifBuilder:
     epoch: int
     say: Say
 
-    def from_image(self, client: docker.DockerClient, image: str, out: Path) -> None:
-        """Build ``out`` from what the engine exports; the same image gives the same bytes."""
+    def from_image(
+        self, client: docker.DockerClient, image: str, out: Path, *, named: str = ""
+    ) -> None:
+        """Build ``out`` from what the engine exports; the same image gives the same bytes.
+
+        ``named`` is what the .sif says it is built from, where ``image`` is an id.
+        """
         try:
             attributes = client.images.get(image).attrs
         except ImageNotFound:
@@ -182,7 +187,7 @@ class SifBuilder:
             sandbox = scratch / "sandbox"
             self.say("the container's own files")
             build_sandbox(self.tools.apptainer.path, sandbox, NOTHING)
-            origin, labels = Origin("docker-daemon", image), config.get("Labels") or {}
+            origin, labels = Origin("docker-daemon", named or image), config.get("Labels") or {}
             records = describe(sandbox, origin, labels=labels, epoch=self.epoch, image=config)
             with exported(client, attributes["Id"]) as tar:
                 # The image's files come first and hide those of the tree.

@@ -26,48 +26,79 @@ Parts = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, whose bytes are at ``content``; or a symbolic link to ``target``; or a folder."""
+    """A file, whose bytes are at ``content``; or a link; or a folder.
+
+    A symbolic link leads to ``target``, a hard one to the file ``linked`` of a layer below.
+    """
 
     content: Path | None = None
     target: str = ""
+    linked: Parts = ()
 
 
 @dataclass
 class Tree:
-    """Files by their paths' parts; contents that layers bring are kept in the folder ``kept``."""
+    """Files by their paths' parts; contents that layers bring are kept in the folder ``kept``.
+
+    It is of some layers, which may lie over others: of those it hides the paths ``removed``, and
+    what is in the folders ``emptied``.
+    """
 
     kept: Path
     entries: dict[Parts, Entry] = field(default_factory=dict)
+    removed: set[Parts] = field(default_factory=set)
+    emptied: set[Parts] = field(default_factory=set)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def add(self, layer: Layer, wanted: Callable[[Parts], bool]) -> None:
         """Lay a layer over the tree; of its files only those that are ``wanted`` are kept."""
-        new: dict[Parts, Entry] = {}
+        self._become(self.read(layer, wanted).over(self))
+        for parts, entry in self.entries.items():
+            if entry.linked:
+                what = f"{'/'.join(parts)} is a hard link to {'/'.join(entry.linked)}"
+                cause = f"layer {layer.digest[:19]}...: {what}, which is not there"
+                raise BuildError(cause, "take the image from another registry")
+
+    def read(self, layer: Layer, wanted: Callable[[Parts], bool]) -> "Tree":
+        """Return the tree of one layer; of its files only those that are ``wanted`` are kept."""
+        found = Tree(self.kept, _numbers=self._numbers)
         with layer.whole().open("rb") as stream:
             for member, parts, tar in members(stream, layer):
                 name = parts[-1] if parts else ""
                 if name == _OPAQUE:
-                    self._remove(parts[:-1], itself=False)
+                    found.emptied.add(parts[:-1])
                 elif name.startswith(_WHITEOUT):
-                    self._remove((*parts[:-1], name.removeprefix(_WHITEOUT)))
+                    found.removed.add((*parts[:-1], name.removeprefix(_WHITEOUT)))
                 elif member.isdir():
-                    new[parts] = Entry()
+                    found.entries[parts] = Entry()
                 elif member.issym():
-                    new[parts] = Entry(target=member.linkname)
+                    found.entries[parts] = Entry(target=member.linkname)
                 elif member.islnk() and wanted(parts):
                     linked = split(member.linkname, layer)
-                    entry = new.get(linked) or self.entries.get(linked)
-                    if entry is None:
-                        what = f"{'/'.join(parts)} is a hard link to {member.linkname}"
-                        cause = f"layer {layer.digest[:19]}...: {what}, which is not there"
-                        raise BuildError(cause, "take the image from another registry")
-                    new[parts] = entry
+                    found.entries[parts] = found.entries.get(linked, Entry(linked=linked))
                 elif member.isreg() and wanted(parts):
-                    new[parts] = Entry(self._keep(tar.extractfile(member)))
-        for parts, entry in new.items():
-            if entry != Entry() and parts in self.entries:
-                self._remove(parts)
-            self.entries[parts] = entry
+                    found.entries[parts] = Entry(self._keep(tar.extractfile(member)))
+        return found
+
+    def over(self, lower: "Tree") -> "Tree":
+        """Return what is seen where this tree lies over a lower one."""
+        # What is no folder also hides what was below a folder of that name.
+        hidden = self.removed | {parts for parts, entry in self.entries.items() if entry != Entry()}
+        seen = {
+            parts: entry
+            for parts, entry in lower.entries.items()
+            if not any(parts[:depth] in hidden for depth in range(1, len(parts) + 1))
+            and not any(parts[:depth] in self.emptied for depth in range(len(parts)))
+        }
+        for parts, entry in self.entries.items():
+            seen[parts] = lower.entries.get(entry.linked, entry) if entry.linked else entry
+        return Tree(
+            self.kept, seen, lower.removed | self.removed, lower.emptied | self.emptied,
+            self._numbers,
+        )  # fmt: skip
+
+    def _become(self, other: "Tree") -> None:
+        self.entries, self.removed, self.emptied = other.entries, other.removed, other.emptied
 
     def _keep(self, content: IO[bytes] | None) -> Path:
         assert content is not None
@@ -76,14 +107,6 @@ class Tree:
         with place.open("wb") as target:
             shutil.copyfileobj(content, target)
         return place
-
-    def _remove(self, parts: Parts, *, itself: bool = True) -> None:
-        depth = len(parts)
-        gone = [
-            each for each in self.entries if each[:depth] == parts and (itself or len(each) > depth)
-        ]
-        for each in gone:
-            del self.entries[each]
 
     def file(self, path: str) -> Path | None:
         """Return where the bytes of a file are, whatever links lead to it; None: no such file."""
@@ -124,26 +147,38 @@ def members(
         with tarfile.open(fileobj=stream, mode="r|*") as tar:
             for member in tar:
                 yield member, split(member.name, layer), tar
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        cause = f"layer {layer.digest[:19]}... cannot be read as tar or tar.gz: {error}"
-        raise BuildError(cause, "docker pull it, docker save it, and name that file") from None
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:  # of a sparse file's map
+        remedy = "docker pull it, docker save it, and name that file"
+        raise _refused(layer, f"cannot be read as tar or tar.gz: {error}", remedy) from None
 
 
 def split(path: str, layer: Layer | None) -> Parts:
     """Return the parts of a path in a layer."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if (path.startswith("/") and layer is not None) or ".." in parts:
-        where = f"layer {layer.digest[:19]}... has" if layer is not None else "there is"
-        cause = f"{where} a path that climbs out of the image: {path!r}"
-        raise BuildError(cause, "do not use this image: nobody who means well makes such a layer")
+        what = f"a path that climbs out of the image: {path!r}"
+        remedy = "do not use this image: nobody who means well makes such a layer"
+        if layer is None:
+            raise BuildError(f"there is {what}", remedy)
+        raise _refused(layer, f"has {what}", remedy)
     return parts
+
+
+def _refused(layer: Layer, why: str, remedy: str) -> BuildError:
+    """Return why a layer cannot be used, if its bytes are its own.
+
+    Others are said to be that, and are not kept: the next command asks for them again.
+    """
+    layer.whole()
+    return BuildError(f"layer {layer.digest[:19]}... {why}", remedy)
 
 
 def holds(layer: Layer, place: Parts) -> bool:
     """Return whether a layer changes something at ``place``, reading no more than it must.
 
-    Who writes a layer walks folders in the order of their names: behind ``place`` nothing of it
-    can come. A layer that is small, or in no order, is read to its end.
+    Who writes a layer mostly walks folders in the order of their names: behind ``place`` nothing
+    of it comes then. A layer that is small, or in no order, is read to its end. What is answered
+    of a large one is a guess, about bytes that nobody has verified.
     """
     before: Parts = ()
     in_order = layer.size > _SMALL
@@ -154,12 +189,16 @@ def holds(layer: Layer, place: Parts) -> bool:
                 if place[: len(parts) - 1] == parts[:-1]:
                     return True
                 continue
-            plain = (*parts[:-1], name.removeprefix(_WHITEOUT)) if parts else parts
-            removed = name.startswith(_WHITEOUT) and place[: len(plain)] == plain
-            if plain[: len(place)] == place or removed:
+            if name.startswith(_WHITEOUT):  # which some write before all others
+                plain = (*parts[:-1], name.removeprefix(_WHITEOUT))
+                if plain[: len(place)] == place or place[: len(plain)] == plain:
+                    return True
+                continue
+            if parts[: len(place)] == place:
                 return True
-            in_order = in_order and plain >= before
-            if in_order and plain > place:
+            in_order = in_order and parts >= before
+            # Some sort paths as words, in which a-b comes before a/b.
+            if in_order and parts > place and "/".join(parts) > "/".join((*place, "")):
                 return False
-            before = plain
+            before = parts
     return False

@@ -51,12 +51,15 @@ class ImageSource:
         self.name, self.digest = image.name, image.digest
         self.release = image.variables.get("NVIDIA_TRITON_SERVER_VERSION", "")
         self._image, self._say = image, say
-        self._others, count = Tree(kept / "libraries"), len(image.layers)
+        self._kept, self._calls, count = kept / "libraries", 0, len(image.layers)
         for choose in (holds, lambda _layer, _place: True):
-            self._tree = Tree(kept / "files")
+            self._tree, found = Tree(kept / "files"), False
             for number, layer in enumerate(image.layers, start=1):
                 say(f"layer {number} of {count}: {layer.size / 1e6:.0f} MB")
-                if choose(layer, _PLACE):
+                # Above the server of a certain image all is read, and verified: whoever could have
+                # a layer there passed over would have an older server taken for the image's.
+                found = (found and not image.believed) or choose(layer, _PLACE)
+                if found:
                     self._tree.add(layer, lambda parts: parts[: len(_PLACE)] == _PLACE)
             # A layer that somebody put together by hand may hold its files in any order.
             if self.file(PROGRAM) is not None:
@@ -69,16 +72,23 @@ class ImageSource:
         return self._tree.files_below("/".join((*_PLACE, folder)))
 
     def libraries(self, names: set[str]) -> dict[str, Path]:
-        tree, found = self._others, dict[str, Path]()
+        layers, read, found = self._image.layers, dict[int, Tree](), dict[str, Path]()
+        scratch = Tree(self._kept / str(self._calls))
+        self._calls += 1
         stems = tuple(f"{name.partition('.so')[0]}.so" for name in names)
         # The smallest first: what a server is linked to is small, what its backends need is not.
-        for layer in sorted(self._image.layers, key=lambda layer: layer.size):
+        # Those that are read lie over each other as in the image.
+        for number in sorted(range(len(layers)), key=lambda number: layers[number].size):
             if len(found) == len(names):
                 break
             self._say(f"looking for {', '.join(sorted(names - set(found)))}")
-            tree.add(layer, lambda parts: parts[-1].startswith(stems))
+            read[number] = scratch.read(layers[number], lambda parts: parts[-1].startswith(stems))
+            tree = Tree(scratch.kept)
+            for each in sorted(read):
+                tree = read[each].over(tree)
+            found = {}
             for parts in sorted(tree.entries):
-                if parts[-1] in names and "stubs" not in parts:
+                if parts and parts[-1] in names and "stubs" not in parts:
                     content = tree.file("/".join(parts))
                     if content is not None:
                         found[parts[-1]] = content

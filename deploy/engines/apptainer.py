@@ -50,7 +50,7 @@ from deploy.engines.source import Source, find_source
 from deploy.host.console import Say
 from deploy.host.errors import BuildError, KitError, LaunchError
 from deploy.host.failures import complaint, diagnose
-from deploy.host.files import marks_of, sha256_of
+from deploy.host.files import marks_of, sha256_of, work_folder
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import DIST, deployments_folder
 from deploy.host.room import Room, check_room, check_temporary_folder, file_system_of, size
@@ -139,17 +139,7 @@ class ApptainerEngine(ContainerEngine):
             pull = f"apptainer pull numl.sif {name}, then --image numl.sif"
             raise LaunchError(f"{name} is in a registry", pull)
         source = self._source
-        if self.deployment.env == "packed":
-            # A stock image of several gigabytes, which nobody can verify: it is not read.
-            digest = marks_of(source.path)
-        else:
-            # One of another length is not read to an end that it may not have.
-            if self._signer is not None and source.differs_in_length():
-                raise changed(str(source.path), self._signer)
-            digest = sha256_of(source.path)
-        labels = labels_of(source.path)
-        if self.deployment.env == "packed" and not {STOCK_LABEL, TRITON_LABEL} & set(labels):
-            labels |= _asked(source.path)
+        digest, labels = self._read
         image = image_in_use(str(source.path), digest, labels, self.resolved)
         release = source.release
         if release is None or release.image is None:
@@ -159,6 +149,21 @@ class ApptainerEngine(ContainerEngine):
         if self._signer is not None:
             raise changed(str(source.path), self._signer)
         return image
+
+    @cached_property
+    def _read(self) -> tuple[str, dict[str, str]]:
+        """The digest of the .sif, and its labels."""
+        source = self._source
+        if self.deployment.env == "packed":
+            # A stock image of several gigabytes, which nobody can verify: it is not read.
+            marks, labels = marks_of(source.path), labels_of(source.path)
+            if not {STOCK_LABEL, TRITON_LABEL} & set(labels):
+                labels |= _asked(source.path)
+            return marks, labels
+        # One of another length is not read to an end that it may not have.
+        if self._signer is not None and source.differs_in_length():
+            raise changed(str(source.path), self._signer)
+        return sha256_of(source.path), labels_of(source.path)
 
     def with_verified_image(self, signer: Signer) -> ContainerEngine:
         engine = ApptainerEngine(self.resolved)
@@ -172,13 +177,17 @@ class ApptainerEngine(ContainerEngine):
     def serving(self, resolved: Resolved) -> Engine:
         engine = ApptainerEngine(resolved)
         engine._signer = self._signer
+        # Models may have been copied out of it: another file must not be started with them.
+        engine._source, engine._read = self._source, self._read
         return engine
 
     def copy_out(self, paths: Sequence[Path], target: Path) -> None:
         target.mkdir(parents=True)
         words = ["tar", "-c", "-C", str(paths[0].parent), *(path.name for path in paths)]
-        command = ["apptainer", "exec", "--containall", "--no-privs", self.image.name, *words]
-        done = subprocess.run(command, capture_output=True, check=False)
+        with work_folder(target) as scratch:
+            sif = self._copied(scratch)
+            command = ["apptainer", "exec", "--containall", "--no-privs", str(sif), *words]
+            done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode != 0:
             said = complaint(done.stderr.decode(errors="replace"))
             raise LaunchError(f"{self.image.name}: its models cannot be read: {said}")
@@ -190,12 +199,22 @@ class ApptainerEngine(ContainerEngine):
         return str(kept_at(folder.path, self.image.digest))
 
     def _keep(self, folder: DeploymentFolder) -> None:
-        """Give the deployment its own copy of the .sif; what was verified is verified there."""
-        if self.deployment.env == "packed":
-            return
-        kept = keep(self._source.path, self.image.digest, folder.path)
+        """Give the deployment its own copy of the .sif."""
+        if self.deployment.env != "packed":
+            self._copied(folder.path)
+
+    def _copied(self, folder: Path) -> Path:
+        """Copy the .sif into a folder that others cannot write to; return the copy.
+
+        What was verified and read at its path is verified and read again, as that may have been
+        another file.
+        """
+        copy = keep(self._source.path, self.image.digest, folder)
         if self._signer is not None and not self._source.trusted:
-            verify_sif(kept, self._signer)
+            verify_sif(copy, self._signer)
+        if labels_of(copy) != self.image.labels:
+            raise LaunchError(f"{self.image.name} was replaced meanwhile", "run the command again")
+        return copy
 
     def launch(self, *, plan: LaunchPlan, say: Say) -> DeploymentState:
         folder = DeploymentFolder(plan.deployment.name)

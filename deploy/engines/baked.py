@@ -83,7 +83,7 @@ def with_models_of_image(engine: Engine) -> Engine:
     models = models_in(engine.image.labels)
     if not models:
         return engine
-    folder = cache_folder() / "images" / engine.image.digest.removeprefix("sha256:")[:16]
+    folder = cache_folder() / "baked" / engine.image.digest.removeprefix("sha256:")
     repository = folder / "models"
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():

@@ -1,13 +1,18 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import docker
 import pytest
 
+from deploy.artefacts import build, sif
 from deploy.artefacts.context import closure
-from deploy.artefacts.image import BaseImage, follow, reason
+from deploy.artefacts.image import BaseImage, BuiltImage, build_image, follow, reason
 from deploy.artefacts.labels import Source, labels
 from deploy.environment.environment import Environment
+from deploy.host.console import Console
 from deploy.host.errors import BuildError
 from deploy.triton.release import find_release
 
@@ -110,3 +115,61 @@ def test_the_libraries_that_are_needed_directly_or_not_and_no_others(monkeypatch
     there = {name: Path(name) for name in ("a", "b", "unused")}
     monkeypatch.setattr("deploy.artefacts.context.needed_by", lambda path: links[path.name])
     assert closure([Path("server")], there) == {"a", "b"}
+
+
+class Engine:
+    """A Docker engine on which somebody else gives the tag to their image, as soon as it is set."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+        self.api = SimpleNamespace(build=self._build, tag=self._tag)
+        self.images = SimpleNamespace(get=self._get)
+
+    def _build(self, **_: object) -> Iterator[dict[str, str]]:
+        yield {"stream": "Successfully built 26b32e21c776\n"}
+
+    def _tag(self, _: str, repository: str, name: str, force: bool) -> None:
+        assert force
+        self.tags[f"{repository}:{name}"] = "sha256:theirs"
+
+    def _get(self, name: str) -> Any:
+        ids = {"26b32e21c776": "sha256:26b32e21c776ours"}
+        found = self.tags.get(name) or ids.get(name, name)
+        return SimpleNamespace(id=found, attrs={"Id": found, "Size": 1, "Config": {}})
+
+    @property
+    def client(self) -> docker.DockerClient:
+        return cast(docker.DockerClient, self)
+
+
+def test_an_image_is_recorded_by_its_id_though_another_takes_its_tag(tmp_path):
+    built = build_image(
+        Engine().client, tmp_path, base=BASE, labels={}, tag="n/numl:t", say=lambda _text: None
+    )
+    assert built == BuiltImage("n/numl:t", "sha256:26b32e21c776ours", 1)
+
+
+def test_a_sif_is_made_from_the_image_that_was_built_though_another_takes_its_tag(
+    tmp_path, monkeypatch
+):
+    engine, made = Engine(), list[object]()
+    engine.tags["n/numl:t"] = "sha256:theirs"
+
+    @contextmanager
+    def exported(_: docker.DockerClient, image: str) -> Iterator[Iterator[bytes]]:
+        made.append(image)
+        yield iter(())
+
+    monkeypatch.setattr(sif, "exported", exported)
+    monkeypatch.setattr(sif, "build_sandbox", lambda *_: (tmp_path / "sandbox").mkdir())
+    monkeypatch.setattr(sif, "describe", lambda _, origin, **__: made.append(origin.source))
+    monkeypatch.setattr(sif, "tar_chunks", lambda _: iter(()))
+    monkeypatch.setattr(sif.SifBuilder, "_finish", lambda *words: words[3].touch())
+    monkeypatch.setattr(build._Build, "_record", lambda *_: None)
+    tools = cast(Any, SimpleNamespace(apptainer=SimpleNamespace(path=None), mksquashfs=None))
+    request = cast(Any, SimpleNamespace(out=tmp_path, sif=tmp_path / "numl.sif"))
+    place = cast(Any, SimpleNamespace(client=engine.client, tools=tools, source=SOURCE))
+    ours = BuiltImage("n/numl:t", "sha256:ours", 1)
+    building = build._Build(request, place, Console("quiet"))
+    building._sif(tmp_path, (ours, (BASE, cast(Any, None))))
+    assert made == ["n/numl:t", "sha256:ours"]

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import re
+import json
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from deploy.artefacts import layers
 from deploy.artefacts.layers import Layer, find_image
 from deploy.artefacts.tree import Parts, Tree, holds
 from deploy.host.errors import BuildError
@@ -20,62 +17,6 @@ from tests.releases import Blob, layer, manifest, write_oci
 
 SERVER = ("opt", "tritonserver")
 NOISE = hashlib.shake_256(b"noise").digest(400_000)
-
-
-class Registry(ThreadingHTTPServer):
-    """Serves one image, ``r/i:t``; ``cut`` bytes of a blob at a time, ``ranges`` or whole."""
-
-    def __init__(self, content: list[Blob]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.document, configuration = manifest(content)
-        self.blobs = {blob.digest: blob.content for blob in (*content, configuration)}
-        self.cut, self.ranges, self.sent, self.refuses = 1 << 40, True, 0, 0
-        self.name = f"127.0.0.1:{self.server_address[1]}/r/i"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Registry
-
-    def do_GET(self) -> None:
-        kind, name = self.path.split("/")[-2:]
-        here = self.server
-        if here.refuses:
-            here.refuses -= 1
-            self.send_error(503)
-            return
-        content = here.document.content if kind == "manifests" else here.blobs.get(name)
-        if content is None:
-            self.send_error(404)
-            return
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if asked is not None and here.ranges:
-            content = content[int(asked[1]) : int(asked[2]) + 1]
-        self.send_response(206 if asked is not None and here.ranges else 200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        part = content[: here.cut] if kind == "blobs" else content
-        here.sent += len(part)
-        self.wfile.write(part)
-        self.close_connection = True
-
-    def log_message(self, *_words: object) -> None:
-        pass
-
-
-@pytest.fixture
-def serve(monkeypatch):
-    monkeypatch.setattr(layers, "_PAUSE_S", 0.0)
-    started: list[Registry] = []
-
-    def start(*content: Blob) -> Registry:
-        started.append(Registry(list(content)))
-        threading.Thread(target=started[-1].serve_forever, daemon=True).start()
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.shutdown()
-        each.server_close()
 
 
 @pytest.mark.parametrize("ranges", [True, False], ids=["by ranges", "without ranges"])
@@ -119,6 +60,32 @@ def test_bytes_of_another_digest_are_refused(serve, tmp_path):
     registry.document = Blob(registry.document.content + b" ")
     with pytest.raises(BuildError, match=r"what should be sha256:\w+\.\.\. has sha256"):
         find_image(pinned, tmp_path)
+
+
+def index(digest: str) -> Blob:
+    return Blob(json.dumps({"manifests": [{"digest": digest}]}).encode())
+
+
+def test_a_pinned_index_of_other_bytes_is_refused_before_what_it_lists_is_asked_for(
+    serve, tmp_path
+):
+    registry, evil = serve(layer({"good": b""})), manifest([layer({"evil": b""})])[0]
+    asked = index(registry.document.digest)
+    pinned = f"{registry.name}@{asked.digest}"
+    registry.manifests = {asked.digest: asked, evil.digest: evil}
+    assert find_image(pinned, tmp_path).digest == registry.document.digest
+    registry.manifests[asked.digest] = index(evil.digest)
+    with pytest.raises(BuildError, match=r"what should be sha256:\w+\.\.\. has sha256"):
+        find_image(pinned, tmp_path)
+    assert not any(evil.digest in path for path, _ in registry.asked)
+
+
+def test_an_index_lists_manifests_by_their_sha256_or_is_refused(serve, tmp_path):
+    registry = serve(layer({}))
+    for listed in ("latest", registry.document.digest.removeprefix("sha256:"), "sha512:00"):
+        registry.manifests["t"] = index(listed)
+        with pytest.raises(BuildError, match=f"digest '{listed}', which is no sha256"):
+            find_image(f"{registry.name}:t", tmp_path)
 
 
 def test_a_layer_in_order_is_read_no_further_than_where_the_server_would_be(serve, tmp_path):
@@ -223,6 +190,23 @@ def test_a_symbolic_link_leads_nowhere_outside_the_image(tmp_path):
     tree = tree_of(tmp_path, bad)
     assert tree.file("opt/bad") is None
     assert not (tmp_path / "new").exists()
+
+
+def test_trees_of_layers_laid_over_each_other_are_what_a_container_sees(tmp_path):
+    lower = layer({"a/gone": b"1", "a/x": b"old", "b/one": b"2", "c/below": b"3"})
+    middle = layer(
+        {"a/.wh.gone": b"", "b/.wh..wh..opq": b"", "b/new": b"4", "c": b"now a file"},
+        {"kept": "a/x", "b/nothing": "a/nothing"},
+    )
+    upper = layer({"a/x": b"new", "./": None})
+    tree = Tree(tmp_path / "files")
+    for each in reversed(
+        [tree.read(one, anything) for one in in_folder(tmp_path, lower, middle, upper)]
+    ):
+        tree = tree.over(each)
+    paths = ("a/gone", "a/x", "b/one", "b/new", "b/nothing", "c", "c/below", "kept")
+    found = {path: content.read_bytes() for path in paths if (content := tree.file(path))}
+    assert found == {"a/x": b"new", "b/new": b"4", "c": b"now a file", "kept": b"old"}
 
 
 def test_what_is_no_tar_is_named(tmp_path):

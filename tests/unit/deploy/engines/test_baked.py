@@ -1,13 +1,25 @@
 """What of a site's repository an image can have, and what is said of the rest."""
 
+import hashlib
+import io
+import json
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deploy.artefacts.context import Packed, wired_model
-from deploy.artefacts.site import ENVIRONMENTS
-from deploy.engines.baked import site_content
-from deploy.host.errors import KitError
+from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
+from deploy.artefacts.site import ENVIRONMENTS, MODELS_LABEL
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.state import DeploymentFolder
+from deploy.engines.apptainer import ApptainerEngine
+from deploy.engines.baked import site_content, with_models_of_image
+from deploy.engines.base import Engine
+from deploy.engines.resolved import Resolved
+from deploy.host.errors import KitError, LaunchError
 from deploy.triton.release import find_release
 from tests.unit.deploy.engines.test_named_environments import NAMED, write_lock
 from tests.unit.deploy.site_repository import CONFIG, environment_parameter, write_model
@@ -77,3 +89,101 @@ def test_a_stock_image_finds_the_packed_environment_beside_the_models(repository
     named = {name: value.string_value for name, value in wired.config.parameters.items()}
     assert named == {"EXECUTION_ENV_PATH": "$$TRITON_MODEL_DIRECTORY/../vision.tar.gz"}
     assert wired.copies == found.models[0].copies
+
+
+# Stands for Apptainer: a .sif is the tar of the models in it, with its labels.
+APPTAINER = """\
+#!/bin/sh
+case "$*" in
+exec*) exec cat "$4" ;;
+*inspect*) for sif; do :; done; exec tar -xOf "$sif" labels.json ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Sif:
+    """The path of a .sif, at which somebody may put another one."""
+
+    path: Path
+
+    def holds(self, code: str, *, models: str = "own", labelled: str = "own") -> str:
+        """Write one whose models have a code; return its sha256."""
+        labels = {ENVIRONMENT_LABEL: "x", FLAVOUR_LABEL: "cpu", TRITON_LABEL: "24.10"}
+        labels[MODELS_LABEL] = labelled
+        said = {"data": {"attributes": {"labels": labels}}, "type": "container"}
+        with tarfile.open(self.path, "w") as tar:
+            for name, text in {
+                "labels.json": json.dumps(said),
+                **{f"{model}/config.pbtxt": CONFIG for model in models.split(",")},
+                **{f"{model}/1/model.py": code for model in models.split(",")},
+            }.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(text)
+                tar.addfile(member, io.BytesIO(text.encode()))
+        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+
+    def engine(self) -> ApptainerEngine:
+        """Return the engine that has read it."""
+        found = ApptainerEngine(Resolved(Deployment(engine="apptainer", image=str(self.path))))
+        assert found.image
+        return found
+
+
+@pytest.fixture
+def sif(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "apptainer"
+    program.parent.mkdir()
+    program.write_text(APPTAINER)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    for use in ("CACHE", "STATE"):
+        monkeypatch.setenv(f"XDG_{use}_HOME", str(tmp_path / use))
+    return Sif(tmp_path / "numl.sif")
+
+
+def served(engine: Engine) -> str:
+    repository = with_models_of_image(engine).deployment.models_dir
+    assert repository is not None
+    assert sorted(path.name for path in repository.parent.iterdir()) == ["models"]
+    return (repository / "own" / "1" / "model.py").read_text()
+
+
+def test_models_of_a_file_that_took_the_place_of_a_sif_are_not_served_then_or_later(sif):
+    sif.holds("signed")
+    engine = sif.engine()
+    sif.holds("unsigned")
+    with pytest.raises(LaunchError, match="was replaced meanwhile"):
+        with_models_of_image(engine)
+    sif.holds("signed")
+    assert served(sif.engine()) == "signed"
+
+
+def test_models_copied_out_of_one_file_are_not_served_with_another(sif, tmp_path):
+    digest = sif.holds("unsigned")
+    assert served(sif.engine()) == "unsigned"  # and stays in the cache
+    engine = sif.engine()
+    sif.holds("signed")
+    engine = with_models_of_image(engine)
+    assert isinstance(engine, ApptainerEngine)
+    assert engine.image.digest == digest
+    with pytest.raises(LaunchError, match="was replaced meanwhile"):
+        engine._keep(DeploymentFolder("default", tmp_path / "deployments"))
+
+
+def test_labels_of_another_file_choose_no_models(sif, tmp_path, monkeypatch):
+    """Somebody puts one there just when the labels are read."""
+    sif.holds("signed", models="own,retired")
+
+    def digest_then_swap(path: Path) -> str:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        sif.holds("unsigned", labelled="own,retired")
+        return digest
+
+    monkeypatch.setattr("deploy.engines.apptainer.sha256_of", digest_then_swap)
+    engine = sif.engine()
+    sif.holds("signed", models="own,retired")
+    with pytest.raises(LaunchError, match="was replaced meanwhile"):
+        with_models_of_image(engine)
+    with pytest.raises(LaunchError, match="was replaced meanwhile"):
+        engine._keep(DeploymentFolder("default", tmp_path / "deployments"))

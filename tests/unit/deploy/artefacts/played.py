@@ -1,0 +1,75 @@
+"""A registry of images that is played, with its faults."""
+
+from __future__ import annotations
+
+import re
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.releases import Blob, manifest
+
+
+class Registry(ThreadingHTTPServer):
+    """Serves one image, ``r/i:t``; ``cut`` bytes of a blob at a time, ``ranges`` or whole.
+
+    Attributes:
+        manifests: What it answers for other names than the image's, or for that one.
+        elsewhere: Where it redirects to, as ``http://HOST:PORT``; empty: it answers itself.
+        challenge: What it answers (``WWW-Authenticate``) to who shows it neither a token of its own
+            nor a password.
+        asked: The paths that it was asked for, each with the ``Authorization`` sent to it.
+    """
+
+    def __init__(self, content: list[Blob], host: str = "127.0.0.1") -> None:
+        super().__init__((host, 0), _Handler)
+        self.document, configuration = manifest(content)
+        self.blobs = {blob.digest: blob.content for blob in (*content, configuration)}
+        self.manifests: dict[str, Blob] = {}
+        self.cut, self.ranges, self.sent, self.refuses = 1 << 40, True, 0, 0
+        self.elsewhere, self.challenge = "", ""
+        self.asked: list[tuple[str, str | None]] = []
+        self.address = f"{host}:{self.server_address[1]}"
+        self.name = f"{self.address}/r/i"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Registry
+
+    def do_GET(self) -> None:
+        here, shown = self.server, self.headers.get("Authorization")
+        here.asked.append((self.path, shown))
+        kind, name = self.path.partition("?")[0].split("/")[-2:]
+        if here.refuses:
+            here.refuses -= 1
+            self.send_error(503)
+        elif here.elsewhere:
+            self._answer(307, Location=f"{here.elsewhere}{self.path}")
+        elif name == "token":
+            self._answer(200, b'{"token": "own"}')
+        elif here.challenge and shown != "Bearer own" and not (shown or "").startswith("Basic "):
+            self._answer(401, WWW_Authenticate=here.challenge)
+        elif kind == "manifests":
+            self._answer(200, here.manifests.get(name, here.document).content)
+        elif name not in here.blobs:
+            self.send_error(404)
+        else:
+            self._send_blob(here.blobs[name])
+
+    def _send_blob(self, content: bytes) -> None:
+        here = self.server
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked is not None and here.ranges:
+            content = content[int(asked[1]) : int(asked[2]) + 1]
+        here.sent += len(content[: here.cut])
+        self._answer(206 if asked is not None and here.ranges else 200, content, here.cut)
+
+    def _answer(self, status: int, content: bytes = b"", cut: int = 1 << 40, **more: str) -> None:
+        self.send_response(status)
+        for name, value in more.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[:cut])
+        self.close_connection = True
+
+    def log_message(self, *_words: object) -> None:
+        pass

@@ -1,0 +1,91 @@
+"""Who learns the password of ``docker login``: the registry that it is for, and nobody else."""
+
+from __future__ import annotations
+
+import base64
+import json
+from types import SimpleNamespace
+
+import pytest
+import requests
+
+from deploy.artefacts.layers import find_image
+from deploy.artefacts.reference import parse_reference
+from deploy.artefacts.registry import Registry
+from deploy.host.errors import PublishError
+from tests.releases import layer
+
+PASSWORD = base64.b64encode(b"alice:secret").decode()
+
+
+@pytest.fixture
+def log_in(tmp_path, monkeypatch):
+    """Does what ``docker login`` does."""
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+
+    def write(host: str) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": PASSWORD}}}))
+
+    return write
+
+
+@pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
+def test_a_host_that_a_registry_redirects_to_learns_neither_password_nor_token(
+    serve, log_in, tmp_path, challenge
+):
+    registry, other = serve(layer({})), serve(layer({}), host="127.0.0.2")
+    log_in(registry.address)
+    # The registry itself is logged in to; then it sends its blobs from elsewhere.
+    registry.challenge, other.challenge = (
+        challenge.format(each.address) for each in (registry, other)
+    )
+    [found] = find_image(f"{registry.name}:t", tmp_path).layers
+    assert f"Basic {PASSWORD}" in [shown for _, shown in registry.asked]
+    registry.elsewhere = f"http://{other.address}"
+    with pytest.raises(PublishError, match="does not let you read"):
+        found.whole()
+    assert {shown for _, shown in other.asked} == {None}
+    assert not any("token" in path for path, _ in other.asked)
+
+
+def test_an_image_for_all_is_read_with_a_token_from_another_host(serve, log_in, tmp_path):
+    registry, other = serve(layer({})), serve(host="127.0.0.2")
+    log_in("registry.example.org")
+    registry.challenge = f'Bearer realm="http://{other.address}/token?a=b",scope="pull"'
+    assert find_image(f"{registry.name}:t", tmp_path).digest == registry.document.digest
+    assert other.asked == [("/token?a=b&scope=pull", None)]
+
+
+@pytest.mark.parametrize(
+    ("host", "realm", "is_sent"),
+    [
+        ("registry.example.org", "https://auth.example.org/token", True),
+        ("127.0.0.1:5000", "https://auth.example.org/token", True),
+        ("127.0.0.1:5000", "http://localhost:5001/token", True),
+        ("registry.example.org", "http://registry.example.org/token", False),
+        ("registry.example.org", "http://127.0.0.1/token", False),
+        ("127.0.0.1:5000", "http://auth.example.org/token", False),
+        ("127.0.0.1:5000", "http://127.0.0.1:80@auth.example.org/token", False),
+        ("127.0.0.1:5000", "http://auth.example.org\\@127.0.0.1/token", False),
+    ],
+)
+def test_a_password_is_sent_to_a_realm_only_where_nobody_on_the_way_can_read_it(
+    log_in, monkeypatch, host, realm, is_sent
+):
+    log_in(host)
+    sent = []
+
+    def get(url: str, auth: tuple[str, str] | None, timeout: float) -> object:
+        sent.append((url, auth))
+        return SimpleNamespace(ok=True, json=lambda: {"token": "t"})
+
+    monkeypatch.setattr(requests, "get", get)
+    registry = Registry(parse_reference(f"{host}/r/i:t"))
+    if is_sent:
+        registry._log_in(f'Bearer realm="{realm}",service="x"')
+        assert sent == [(f"{realm}?service=x", ("alice", "secret"))]
+        return
+    with pytest.raises(PublishError, match="wants its password sent unprotected") as caught:
+        registry._log_in(f'Bearer realm="{realm}"')
+    assert sent == []
+    assert f"docker logout {host}" in str(caught.value.remedy)
