@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.deployment.deployment import Deployment, find_site_models
+from deploy.deployment.deployment import MODEL_PATTERN, Deployment, find_site_models
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.given import check_usable
-from deploy.host.errors import EnvironmentSetupError, KitError, ModelError, RepositoryError
+from deploy.host.errors import (
+    DeploymentError,
+    EnvironmentSetupError,
+    KitError,
+    ModelError,
+    RepositoryError,
+)
 from deploy.host.finding import Finding, ok, wrong
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.host.programs import run
@@ -23,15 +30,27 @@ from deploy.triton.config import (
     ModelConfig,
     config_of,
     datatype,
+    is_complete,
+    served_versions,
     uses_stubs,
 )
 from deploy.triton.golden import read_golden
 from deploy.triton.site import CALLS, ENVIRONMENT_NAME, SiteModel, called_by, parameter
+from numl_formats.golden import tensor_names
 from numl_formats.repository import CODE, CONFIG, GOLDEN_FILE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+# What Triton loads of a version, by what a configuration names.
+_PLATFORMS = {
+    "onnxruntime_onnx": "model.onnx",
+    "pytorch_libtorch": "model.pt",
+    "tensorflow_graphdef": "model.graphdef",
+    "tensorflow_savedmodel": "model.savedmodel",
+    "tensorrt_plan": "model.plan",
+}
+_BACKENDS = {"python": CODE, "onnxruntime": "model.onnx", "tensorrt": "model.plan"}
 _BY_TRITON = {"triton_python_backend_utils", "triton_python_backend"}
 _MISSING = """
 import importlib.util, json, sys
@@ -40,34 +59,58 @@ print(json.dumps([name for name in names if importlib.util.find_spec(name) is No
 """
 
 
+def models_of(repository: Path) -> tuple[str, ...]:
+    """Return the models of a repository; what this user may not look into counts as one."""
+    found: list[str] = []
+    with suppress(OSError):
+        found = sorted(path.name for path in repository.iterdir() if _may_be_model(path))
+    return tuple(found) or find_site_models(repository)  # which says why there is none
+
+
+def _may_be_model(folder: Path) -> bool:
+    try:
+        return (folder / CONFIG).is_file()
+    except OSError:
+        return True
+
+
 def check_repository(repository: Path, models: Iterable[str]) -> Iterator[Finding]:
     """Return what is wrong with the models of a repository, each as a subject of its own."""
-    there = find_site_models(repository)
+    there = models_of(repository)
     for model in models:
         try:
             if model not in there:
                 cause = f"no model {model!r} in {repository}"
                 raise RepositoryError(cause, f"one of: {', '.join(there)}")
+            if not MODEL_PATTERN.fullmatch(model):
+                remedy = "use letters, digits, '_' and '-'"
+                raise DeploymentError(f"{model!r} is not a model name", remedy)
             found = list(_check(repository, model))
         except KitError as error:
             # The finding names the model already.
             plain = error.__cause__ if isinstance(error, ModelError) else error
             assert isinstance(plain, KitError)
             found = [wrong(model, plain)]
+        except OSError as error:
+            found = [wrong(model, RepositoryError(f"{error.filename}: {error.strerror}"))]
         yield from found or [ok(model, "complete, and fits together")]
 
 
 def _check(repository: Path, name: str) -> Iterator[Finding]:
     resolved = Resolved(Deployment(models_dir=repository, models=(name,)))
     (model,) = resolved.site
-    problems = [*_tensors(model.config), *_steps(repository, model), *_callees(repository, model)]
+    problems = [
+        *_tensors(model.config), *_files(model), *_steps(repository, model),
+        *_callees(repository, model),
+    ]  # fmt: skip
     if uses_stubs(model.config):
         problems += _code(resolved, model)
         given = resolved.environment_of(model)
         if given is not None:
             check_usable(given, numpy_below=resolved.release.numpy_below, in_container=False)
-    elif model.config.backend not in ("", ENSEMBLE) and model.config.platform != ENSEMBLE:
-        detail = f"needs backend {model.config.backend}, which is not checked"
+    elif model.config.backend or model.config.platform in _PLATFORMS:
+        backend = model.config.backend or model.config.platform.partition("_")[0]
+        detail = f"needs backend {backend}, which is not checked"
         yield Finding("warning", name, detail, "NVIDIA's image has it: --env packed --image")
     golden = model.files.get(f"{model.versions[-1]}/{GOLDEN_FILE}")
     if golden is not None:
@@ -92,56 +135,135 @@ def _tensors(config: ModelConfig) -> Iterator[str]:
                 yield f"{kind} {tensor.name} has dims {list(tensor.dims)}: -1 is for any size"
 
 
+def _files(model: SiteModel) -> Iterator[str]:
+    """Yield what a configuration names, or leaves out, so that Triton finds nothing to load."""
+    config = model.config
+    if not config.backend and config.platform not in {*_PLATFORMS, ENSEMBLE}:
+        if config.platform:
+            known = ", ".join((ENSEMBLE, *_PLATFORMS))
+            yield f"has platform {config.platform!r}, which Triton does not know: one of {known}"
+        else:
+            is_ensemble = config.ensemble_scheduling.step
+            line = f'platform: "{ENSEMBLE}"' if is_ensemble else f'backend: "python" for {CODE}'
+            yield f"has neither backend nor platform: {line}"
+    file = _file(config)
+    for version in model.versions if file is not None else ():
+        path = f"{version}/{file}"  # a folder, of some
+        if not any(name == path or name.startswith(f"{path}/") for name in model.files):
+            yield f"version {version} has no {file}"
+    labels = (output.label_filename for output in config.output)
+    samples = (each.input_data_file for warmup in config.model_warmup
+               for each in warmup.inputs.values())  # fmt: skip
+    named = [*filter(None, labels), *(f"warmup/{sample}" for sample in samples if sample)]
+    for name in dict.fromkeys(named):
+        if normpath(name.lstrip("/")) not in model.files:
+            yield f"names {name}, which its folder does not have"
+
+
+def _file(config: ModelConfig) -> str | None:
+    """Return the name of what Triton loads of each version; None if that is not known."""
+    if config.platform == ENSEMBLE or config.cc_model_filenames:
+        return None
+    usual = _PLATFORMS.get(config.platform) or _BACKENDS.get(config.backend)
+    return config.default_model_filename or usual
+
+
 def _callees(repository: Path, model: SiteModel) -> Iterator[str]:
     for callee in called_by(model.config):
-        if _config(repository, callee) is None:
+        if _folder(repository, callee) is None:
             what = "has a step" if model.config.ensemble_scheduling.step else f"{CALLS} names"
             yield f"{what} {callee!r}, which is neither in {repository} nor one of the kit's models"
+    paths: list[tuple[str, ...]] = [(model.name,)]
+    seen = set[str]()
+    for path in paths:  # grows meanwhile
+        config = _config(repository, path[-1])
+        steps = {step.model_name for step in config.ensemble_scheduling.step} if config else set()
+        if model.name in steps:
+            yield f"is a step of itself: {' -> '.join((*path, model.name))}"
+            return
+        paths += [(*path, step) for step in sorted(steps - seen)]
+        seen |= steps
 
 
 def _steps(repository: Path, model: SiteModel) -> Iterator[str]:
     """Yield where the tensors of an ensemble's steps do not fit."""
-    config = model.config
-    if config.platform == ENSEMBLE and not config.ensemble_scheduling.step:
-        yield "is an ensemble without steps"
-    flowing = {tensor.name: _form(config, tensor) for tensor in config.input}
-    for step in config.ensemble_scheduling.step:
-        called = _config(repository, step.model_name)
-        if called is None:
-            continue  # reported as a callee
-        inputs = {tensor.name: tensor for tensor in called.input}
-        outputs = {tensor.name: tensor for tensor in called.output}
-        for name in (name for name in step.input_map if name not in inputs):
-            yield f"step {step.model_name} has no input {name}"
-        for name, tensor in inputs.items():
-            if name not in step.input_map:
-                if not tensor.optional:
-                    yield f"step {step.model_name}: nothing is its input {name}"
-                continue
-            source, wanted = step.input_map[name], _form(called, tensor)
-            if source not in flowing:
-                yield f"step {step.model_name}: no earlier step makes {source}, its input {name}"
-            elif not _fit(flowing[source], wanted):
-                made = _words(flowing[source])
-                yield f"step {step.model_name}: {source} is {made}; {name} is {_words(wanted)}"
-        for name, target in step.output_map.items():
-            if name not in outputs:
-                yield f"step {step.model_name} has no output {name}"
-            else:
-                flowing[target] = _form(called, outputs[name])
-    for tensor in config.output if config.ensemble_scheduling.step else ():
+    config, steps = model.config, list(model.config.ensemble_scheduling.step)
+    if not steps:
+        if config.platform == ENSEMBLE:
+            yield "is an ensemble without steps"
+        return
+    made = [target for step in steps for target in step.output_map.values()]
+    yield from (f"tensor {t} is made twice" for t in dict.fromkeys(made) if made.count(t) > 1)
+    read = {source for step in steps for source in step.input_map.values()}
+    yield from (f"no step reads input {t.name}" for t in config.input if t.name not in read)
+    # None: only the server will know, from the model.
+    flowing: dict[str, _Form | None] = {t.name: _form(config, t) for t in config.input}
+    nobodys = read - flowing.keys() - {*made}
+    for step in steps:
+        for key, source in step.input_map.items():
+            if source in nobodys:
+                yield f"step {step.model_name}: no step makes {source}, its input {key}"
+    flowing |= dict.fromkeys(nobodys)
+    while steps:
+        # Triton goes by what flows, not by their order in the file.
+        step = next((s for s in steps if flowing.keys() >= {*s.input_map.values()}), None)
+        if step is None:
+            yield f"steps wait for each other: {', '.join(step.model_name for step in steps)}"
+            return
+        steps.remove(step)
+        yield from _step(repository, config, step, flowing)
+    for tensor in config.output:
         if tensor.name not in flowing:
             yield f"no step makes output {tensor.name}"
         elif not _fit(flowing[tensor.name], _form(config, tensor)):
-            made, declared = _words(flowing[tensor.name]), _words(_form(config, tensor))
-            yield f"output {tensor.name} is {declared}; the step that makes it has {made}"
+            given, declared = _words(flowing[tensor.name]), _words(_form(config, tensor))
+            yield f"output {tensor.name} is {declared}; the step that makes it has {given}"
+
+
+def _step(
+    repository: Path, config: ModelConfig, step: Any, flowing: dict[str, _Form | None]
+) -> Iterator[str]:
+    """Yield where one step does not fit what flows; what it makes flows from then on."""
+    folder, name = _folder(repository, step.model_name), step.model_name
+    if folder is None:  # reported as a callee
+        flowing |= dict.fromkeys(step.output_map.values())
+        return
+    called = config_of(folder)
+    versions = served_versions(called, (p.name for p in folder.iterdir() if p.is_dir()))
+    if step.model_version != -1 and step.model_version not in versions:
+        newest = "model_version: -1 is the newest"
+        yield f"step {name} asks for version {step.model_version}, which is not served: {newest}"
+    if is_complete(called) and 0 < called.max_batch_size < config.max_batch_size:
+        most, wanted = called.max_batch_size, config.max_batch_size
+        yield f"step {name} takes batches of up to {most}, the ensemble of up to {wanted}"
+    inputs = {tensor.name: tensor for tensor in called.input}
+    outputs = {tensor.name: tensor for tensor in called.output}
+    if inputs:
+        yield from (
+            f"step {name} has no input {key}" for key in step.input_map if key not in inputs
+        )
+    for key, tensor in inputs.items():
+        if key not in step.input_map and not tensor.optional:
+            yield f"step {name}: nothing is its input {key}"
+    for key, source in step.input_map.items():
+        if key in inputs and not _fit(flowing[source], _form(called, inputs[key])):
+            given, taken = _words(flowing[source]), _words(_form(called, inputs[key]))
+            yield f"step {name}: {source} is {given}; {key} is {taken}"
+    for key, target in step.output_map.items():
+        if outputs and key not in outputs:
+            yield f"step {name} has no output {key}"
+        else:
+            flowing[target] = _form(called, outputs[key]) if outputs else None
+
+
+def _folder(repository: Path, model: str) -> Path | None:
+    folders = (repository / model, MODEL_REPOSITORY / model)
+    return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
 
 
 def _config(repository: Path, model: str) -> ModelConfig | None:
-    for folder in (repository / model, MODEL_REPOSITORY / model):
-        if (folder / CONFIG).is_file():
-            return config_of(folder)
-    return None
+    folder = _folder(repository, model)
+    return None if folder is None else config_of(folder)
 
 
 _Form = tuple[str, tuple[int, ...]]
@@ -153,13 +275,15 @@ def _form(config: ModelConfig, tensor: Any) -> _Form:
     return datatype(tensor), (*batch, *tensor.dims)
 
 
-def _fit(made: _Form, wanted: _Form) -> bool:
+def _fit(made: _Form | None, wanted: _Form | None) -> bool:
+    if made is None or wanted is None:
+        return True
     same = made[0] == wanted[0] and len(made[1]) == len(wanted[1])
     return same and all(-1 in (a, b) or a == b for a, b in zip(made[1], wanted[1], strict=True))
 
 
-def _words(form: _Form) -> str:
-    return f"{form[0]} {list(form[1])}"
+def _words(form: _Form | None) -> str:
+    return "unknown" if form is None else f"{form[0]} {list(form[1])}"
 
 
 def _reference(config: ModelConfig, path: Path) -> Iterator[str]:
@@ -175,19 +299,18 @@ def _reference(config: ModelConfig, path: Path) -> Iterator[str]:
         declared = {tensor.name: tensor for tensor in tensors}
         if not declared:
             continue  # Triton asks the model
-        for numbered_name, array in arrays.items():
-            name = numbered_name.rpartition("/")[2]
+        names = tensor_names(arrays)
+        for key, name in names.items():
             if name not in declared:
                 yield f"{path}: {kind} {name} is not in {CONFIG}"
                 continue
             wanted = _form(config, declared[name])
-            has = (str(np_to_triton_dtype(array.dtype)), array.shape)
+            has = (str(np_to_triton_dtype(arrays[key].dtype)), arrays[key].shape)
             if not _fit(has, wanted):
                 yield f"{path}: {kind} {name} is {_words(has)}; {CONFIG} says {_words(wanted)}"
         needed = {name for name, tensor in declared.items() if kind == "input"}
         optional = {name for name in needed if declared[name].optional}
-        there = {name.rpartition("/")[2] for name in arrays}
-        for name in sorted(needed - optional - there):
+        for name in sorted(needed - optional - {*names.values()}):
             yield f"{path}: it has no input {name}"
 
 
@@ -195,14 +318,16 @@ def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
     """Yield what is wrong with a model's Python files, and what its environment lacks."""
     wanted: set[str] = set()
     for version in model.versions:
-        path = model.files.get(f"{version}/{CODE}")
+        path = model.files.get(f"{version}/{_file(model.config)}")
         if path is None:
-            yield f"version {version} has no {CODE}"
-            continue
+            continue  # reported as a file
         beside = (Path(name).parts for name in model.files)
         own = {parts[1].partition(".")[0] for parts in beside if parts[0] == str(version)}
         try:
             tree = ast.parse(path.read_bytes(), filename=str(path))
+        except OSError as error:
+            yield f"{path}: {error.strerror}"
+            continue
         except (SyntaxError, ValueError) as error:
             yield f"{path}: not Python: {error}"
             continue
@@ -244,10 +369,11 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def _missing(environment: Environment, names: set[str]) -> list[str]:
+    wanted = json.dumps(sorted(names - sys.stdlib_module_names))
     said = run(
-        [environment.python, "-c", _MISSING, json.dumps(sorted(names - sys.stdlib_module_names))],
+        # Isolated: what lies in the folder where this was typed, or in the user's, is not served.
+        [environment.python, "-I", "-B", "-c", _MISSING, wanted],
         failed=f"the Python of {environment.folder} does not start",
-        environment={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         error=EnvironmentSetupError,
     )
     return list(json.loads(said))

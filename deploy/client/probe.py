@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAwayError
-from numl_formats.golden import GoldenEvent, difference, numbered, one_by_one
+from numl_formats.golden import GoldenEvent, difference, numbered, one_by_one, tensor_names
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def ask_golden(transport: TritonTransport, model: str, golden: GoldenEvent) -> s
 
     first = one_by_one(golden.inputs)[0] if golden.is_sequence else golden.inputs
     types = {name: str(np_to_triton_dtype(array.dtype)) for name, array in first.items()}
-    outputs = dict.fromkeys(name.rpartition("/")[2] for name in golden.outputs)
+    outputs = dict.fromkeys(tensor_names(golden.outputs).values())
     served = ServedModel(model, types, tuple(outputs), {})
     answer = answer_to(transport, served, golden.inputs, decoupled=golden.is_decoupled)
     return difference(golden, answer)

@@ -4,8 +4,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from deploy.checks.site import check_repository
-from deploy.deployment.deployment import find_site_models
+from deploy.checks.site import check_repository, models_of
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 
@@ -24,7 +23,7 @@ def parser() -> Parser:
 
 def _check(options: argparse.Namespace, console: Console) -> int:
     repository = options.repository.absolute()
-    models = options.models.split(",") if options.models else find_site_models(repository)
+    models = options.models.split(",") if options.models else models_of(repository)
     findings = list(check_repository(repository, models))
     for finding in findings:
         console.line(f"{finding.level:<8} {finding.subject}: {finding.detail}")

@@ -16,8 +16,9 @@ from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, NotRunningError, RepositoryError
+from deploy.triton.card import of_repository
 from deploy.triton.config import config_of
-from deploy.triton.golden import newest_version
+from deploy.triton.site import read_site_model
 from numl_formats.golden import GoldenEvent, difference, write_golden
 from numl_formats.repository import CONFIG, GOLDEN_FILE
 
@@ -63,6 +64,11 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
         golden = GoldenEvent(inputs, ask())
         if not golden.outputs:
             raise ClientError(f"model {model} gives no response to what {source}/client.py asks")
+        # Of itself it differs only where it is not a number.
+        useless = difference(golden, golden.outputs)
+        if useless is not None:
+            cause = f"model {model}: {useless}; nothing can be compared with that"
+            raise ClientError(cause, "mend the model, or have inputs() return another request")
         again = difference(golden, ask())
     if again is not None:
         cause = f"model {model} gives another answer when asked again: {again}"
@@ -73,9 +79,11 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
         for name, array in arrays.items()
     ]
     console.table(f"model {model}", ("", "tensor", "type", "shape", "first values"), rows)
-    path = newest_version(source) / GOLDEN_FILE
+    # The newest of those that its version policy has served, which is the one that was asked.
+    path = source / str(read_site_model(repository, model).versions[-1]) / GOLDEN_FILE
     if not options.dry_run:
-        write_golden(path, golden)
+        with of_repository("convert it in the model, or serve it without a reference output"):
+            write_golden(path, golden)
         console.line(f"{path}: compared whenever a server starts")
     written = None if options.dry_run else str(path)
     outputs = {n: list(a.shape) for n, a in golden.outputs.items()}

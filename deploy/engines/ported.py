@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import sys
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ from numl_formats.repository import CODE, CONFIG, GOLDEN_FILE
 ONNX, EXPORTED = ".onnx", ".pt2"
 _ONNX_ENVIRONMENT = "onnx"
 _CLASS = "PORTED_CLASS"
+# A module of such a name would not be found: Triton's own file, or a package, comes before it.
+_TAKEN = {"model", "golden", "numpy", "torch", "triton_python_backend_utils"}
 _CODE = '''\
 """Serves {what} beside it; the code is in numl_serving, in the model's environment."""
 
@@ -113,6 +117,10 @@ class Origin:
             raise DeploymentError(f"a class needs {missing}, {what}", "docs/port.md has an example")
         if not is_class and weights is not None:
             raise DeploymentError("--weights is for a class: the file has its own")
+        if is_class and path.stem in _TAKEN | sys.stdlib_module_names:
+            whose = "Triton's own file has" if path.stem == "model" else "another module has"
+            cause = f"--from {text}: {path.name} cannot be served beside model.py"
+            raise DeploymentError(cause, f"rename it: {whose} that name")
         named = f"{path.stem}:{made}" if is_class else None
         return cls(path.absolute(), named, weights, example)
 
@@ -155,8 +163,7 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
         what = origin.named or served.name
         (version / CODE).write_text(_CODE.format(what=what), encoding="utf-8")
         (folder / "client.py").write_text(_CLIENT.replace("{name}", name), encoding="utf-8")
-        request: dict[str, Any] = dict(read_inputs(version / GOLDEN_FILE))
-        np.savez(folder / "example.npz", **request)
+        _write_example(folder / "example.npz", read_inputs(version / GOLDEN_FILE))
         named = _ONNX_ENVIRONMENT if is_onnx else KITS_OWN
         write_config(_config(tensors, named, origin.named), folder / CONFIG)
     return target
@@ -164,6 +171,14 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
 
 def _served_name(origin: Origin) -> str:
     return origin.file.name if origin.named is not None else f"model{origin.file.suffix}"
+
+
+def _write_example(path: Path, request: Mapping[str, Any]) -> None:
+    # numpy.savez takes an array only by a name that none of its own arguments has.
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in request.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def _describe(
@@ -176,7 +191,10 @@ def _describe(
     ):  # fmt: skip
         words += [flag, value.absolute() if isinstance(value, Path) else value] if value else []
     failed = f"{origin.file.name} cannot be served"
-    variables = {**without_python_variables(), "PYTHONDONTWRITEBYTECODE": "1"}
+    # As on the server, where nothing is imported from the folder in which this was typed.
+    variables = {
+        **without_python_variables(), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1"
+    }  # fmt: skip
 
     def reason(said: str) -> str:
         for line in said.splitlines():
@@ -186,7 +204,10 @@ def _describe(
                 raise RepositoryError(f"{failed}: {why}", told["remedy"])
         return complaint(said)
 
-    said = run(words, failed=failed, environment=variables, explain=reason, error=RepositoryError)
+    said = run(
+        words, failed=failed, cwd=version, environment=variables, explain=reason,
+        error=RepositoryError,
+    )  # fmt: skip
     found: dict[str, list[dict[str, Any]]] = json.loads(said.splitlines()[-1])
     return found
 

@@ -83,7 +83,7 @@ def with_callers(repository: Path, models: Iterable[str]) -> tuple[str, ...]:
 def read_site_model(repository: Path, name: str) -> SiteModel:
     folder = repository / name
     config = config_of(folder)
-    versions = served_versions(config, (p.name for p in folder.iterdir() if p.is_dir()))
+    versions = served_versions(config, (p.name for p in _entries(folder) if p.is_dir()))
     if not versions:
         raise RepositoryError(f"{folder}: its {CONFIG} selects none of its versions")
     check_cache(folder, config)
@@ -137,7 +137,10 @@ def _served_files(
     found: dict[str, Path] = {}
 
     def add(path: Path, name: str, above: tuple[Path, ...]) -> None:
-        real = path.resolve()
+        try:
+            real = path.resolve()
+        except RuntimeError:  # up to Python 3.12; later ones return a path to nothing
+            raise RepositoryError(f"{path}: a link that leads back to itself") from None
         if real == environment or path.name == NO_BYTECODE:
             return
         if real.is_file():

@@ -4,11 +4,13 @@
 it is missing, as in files that a site writes with ``numpy.savez``.
 
 Of several requests (a sequence), or of several responses to one (a decoupled model), each has a
-number before the name of the tensor: ``input/0/TENSOR``, ``output/1/TENSOR``.
+number before the name of the tensor: ``input/0/TENSOR``, ``output/1/TENSOR``. The name may have
+slashes, too. Texts are UTF-8, as arrays of bytes (numpy's kind ``S``).
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping, Sequence
@@ -32,6 +34,8 @@ FORMAT = 1
 _DAMAGED = (
     AttributeError, EOFError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+
+_NUMBER = re.compile(r"[0-9]+/")
 
 TOLERANCE = 1e-4
 """Largest difference allowed, in units of the largest magnitude of the output's column (class)."""
@@ -59,16 +63,26 @@ class GoldenEvent:
 
     @property
     def is_sequence(self) -> bool:
-        return any("/" in name for name in self.inputs)
+        return _are_numbered(self.inputs)
 
     @property
     def is_decoupled(self) -> bool:
-        return not self.is_sequence and any("/" in name for name in self.outputs)
+        return not self.is_sequence and _are_numbered(self.outputs)
+
+
+def _are_numbered(names: Collection[str]) -> bool:
+    return bool(names) and all(map(_NUMBER.match, names))
 
 
 def numbered(messages: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Return the tensors of several requests, or responses, as a golden file names them."""
     return {f"{n}/{name}": array for n, m in enumerate(messages) for name, array in m.items()}
+
+
+def tensor_names(names: Collection[str]) -> dict[str, str]:
+    """Return, by its name in a golden file, the tensor that each array is of."""
+    known = _are_numbered(names)
+    return {name: name.partition("/")[2] if known else name for name in names}
 
 
 def one_by_one(arrays: Mapping[str, Array]) -> list[dict[str, Array]]:
@@ -121,12 +135,20 @@ def _read(path: Path, *prefixes: str) -> list[dict[str, Array]]:
 
 
 def write_golden(path: Path, golden: GoldenEvent) -> None:
-    """Write a golden file, whole or not at all; the same event gives the same bytes."""
+    """Write a golden file, whole or not at all; the same event gives the same bytes.
+
+    Raises:
+        FormatError: The file cannot hold one of the arrays.
+    """
     import numpy as np
 
     arrays: dict[str, Any] = {"format": np.int64(FORMAT)}
-    arrays |= {f"input/{name}": _comparable(array) for name, array in golden.inputs.items()}
-    arrays |= {f"output/{name}": _comparable(array) for name, array in golden.outputs.items()}
+    for side, tensors in (("input", golden.inputs), ("output", golden.outputs)):
+        for name, array in tensors.items():
+            try:
+                arrays[f"{side}/{name}"] = _as_stored(array)
+            except ValueError as error:
+                raise FormatError(f"{path.name} cannot hold {side} {name}: {error}") from None
     partial = path.with_name(f"{path.name}.new")
     with partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
@@ -181,7 +203,7 @@ def _fault(want: Array, got: Array, *, exact: bool) -> str | None:
     if not want.size:
         return None
     if want.dtype.kind not in "fc":  # a label, a count, a word
-        same = not exact or np.array_equal(_comparable(got), _comparable(want))
+        same = not exact or _same(got, want)
         return None if same else "differs"
     if not np.isfinite(got).all():
         return "is not finite"
@@ -195,9 +217,37 @@ def _fault(want: Array, got: Array, *, exact: bool) -> str | None:
     return None
 
 
-def _comparable(array: Array) -> Array:
-    """Return a comparable array: Triton's strings are objects, a file's are not."""
-    return array.astype("S") if array.dtype.kind in "OSU" else array
+def _as_stored(array: Array) -> Array:
+    """Return an array as a file has it; ValueError if none can."""
+    import numpy as np
+
+    if array.dtype.kind == "V":
+        raise ValueError(f"{array.dtype.name} is no type of numpy's")
+    if array.dtype.kind not in "OU":
+        return array
+    words = _words(array)
+    if any(word.endswith(b"\0") for word in words):
+        raise ValueError("a text in it ends with a zero byte, which numpy drops")
+    return np.array(words, "S").reshape(array.shape)
+
+
+def _same(got: Array, want: Array) -> bool:
+    import numpy as np
+
+    kinds = {got.dtype.kind, want.dtype.kind}
+    if "V" in kinds:  # such as bfloat16, of which a file keeps only the bytes
+        return got.dtype.itemsize == want.dtype.itemsize and got.tobytes() == want.tobytes()
+    if not kinds <= {*"OSU"}:
+        return not kinds & {*"OSU"} and np.array_equal(got, want)
+    # Triton's texts are objects. A file's have lost the zero bytes that they may have ended with.
+    lost = b"" if kinds == {"O"} else b"\0"
+    sides = ([word.rstrip(lost) for word in _words(side)] for side in (got, want))
+    return next(sides) == next(sides)
+
+
+def _words(array: Array) -> list[bytes]:
+    """Return the bytes of each text; Triton's clients make a text of anything else."""
+    return [v if isinstance(v, bytes) else str(v).encode() for v in array.ravel().tolist()]
 
 
 def _same_clusters(expected: Array, actual: Array) -> bool:

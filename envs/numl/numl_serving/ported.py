@@ -181,7 +181,8 @@ class ClassNetwork(TorchNetwork):
         module, _, made = name.partition(":")
         if str(folder) not in sys.path:
             sys.path.insert(0, str(folder))
-        remedy = "it may import what NuGraph's full environment has; other packages: docs/port.md"
+        remedy = f"modules of yours: make it a package, {module}/, that holds what it imports"
+        remedy += "; other packages: docs/port.md"
         with porting_errors(f"{module} cannot be imported", remedy):
             found = importlib.import_module(module)
         with porting_errors(f"{module} has no {made}", "correct the name of the class"):

@@ -8,6 +8,7 @@ tensors as JSON; or what is wrong, and the remedy.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ def write_weights(source: Path, target: Path) -> None:
 
 def describe(folder: Path, named: str | None, example: Path | None) -> dict[str, Any]:
     """Run a model once, write its reference output, and return its tensors."""
+    if named is not None:
+        _require_own(named.partition(":")[0], folder)
     network = network_in(folder, named)
     if example is not None:
         remedy = "numpy.savez writes it (docs/port.md)"
@@ -65,7 +68,6 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
     with porting_errors(f"it fails for {_in_words(inputs)}", _EXAMPLE):
         answer = answer_of(network, inputs)
     given = {name: (dtype, dims or [1]) for name, (dtype, dims) in network.outputs(answer).items()}
-    write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
     sides = {"input": taken, "output": given}
     for kind, tensors in sides.items():
         for name, (dtype, dims) in tensors.items():
@@ -75,6 +77,8 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
             if not dims:
                 cause = f"{kind} {name} is a single number; Triton wants a dimension"
                 raise PortingError(cause, "have the model take an array of one")
+    with porting_errors("its reference output cannot be kept", _EXAMPLE):
+        write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
     return {
         kind: [
             {"name": name, "datatype": _TYPES[dtype], "dims": dims}
@@ -82,6 +86,13 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
         ]
         for kind, tensors in sides.items()
     }
+
+
+def _require_own(module: str, folder: Path) -> None:
+    """Refuse a module that is not found where Triton looks for it: last, in the model's folder."""
+    found = importlib.util.find_spec(module)
+    if found is not None and found.origin and not found.origin.startswith(f"{folder}/"):
+        raise PortingError(f"its environment has another module {module}", "rename yours")
 
 
 def _in_words(arrays: Arrays) -> str:

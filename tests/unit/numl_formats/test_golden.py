@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from numl_formats.errors import FormatError, NewerFormatError
-from numl_formats.golden import GoldenEvent, difference, disagreements, read_golden, write_golden
+from numl_formats.golden import (
+    GoldenEvent,
+    difference,
+    disagreements,
+    one_by_one,
+    read_golden,
+    tensor_names,
+    write_golden,
+)
 
 DATA = Path(__file__).parent / "data"
 WANT: dict[str, np.ndarray] = {"x": np.array([[1.0, 2.0], [4.0, 3.0]], np.float32)}
@@ -78,6 +86,83 @@ def test_words_are_compared_as_a_file_has_them_with_what_triton_answers():
     assert difference(golden(**want), {"x": np.array([b"cat", b"ibex"], dtype=object)}) is None
     answer = {"x": np.array([b"cat", b"dog"], dtype=object)}
     assert difference(golden(**want), answer) == "output x differs"
+
+
+def test_words_are_told_apart_by_every_byte_that_there_is_of_them():
+    want = {"x": np.array([b"a\0"], object)}
+    assert difference(golden(**want), {"x": np.array([b"a\0"], object)}) is None
+    assert difference(golden(**want), {"x": np.array([b"a"], object)}) == "output x differs"
+    of_file = golden(x=np.array([b"a"]))  # which cannot say how many zeros there were
+    assert difference(of_file, want) is None
+    assert difference(of_file, {"x": np.array([b"\0a"], object)}) == "output x differs"
+    assert difference(golden(x=np.array([b"7"])), {"x": np.array([7])}) == "output x differs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [(object, ["M\u00fcon", b"\xff\xfe"]), (str, ["M\u00fcon", ""]), (bytes, ["a"])],
+)
+def test_texts_are_kept_as_utf_8(tmp_path, kind, texts):
+    event = {"x": np.array(texts, kind).reshape(1, -1)}
+    write_golden(tmp_path / "golden.npz", GoldenEvent(event, event))
+    found = read_golden(tmp_path / "golden.npz")
+    kept = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    assert found.inputs["x"].tolist() == [kept]
+    assert difference(found, {"x": np.array([kept], object)}) is None
+
+
+@pytest.mark.parametrize(
+    ("array", "why"),
+    [
+        (np.array([b"PK\0\0"], object), "a text in it ends with a zero byte, which numpy drops"),
+        (np.array(["a\0"], object), "a text in it ends with a zero byte, which numpy drops"),
+        (np.zeros(2, "V2"), "void16 is no type of numpy's"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_refused_by_the_name_of_the_tensor(tmp_path, array, why):
+    path = tmp_path / "golden.npz"
+    for side, event in (
+        ("input", GoldenEvent({"file": array}, WANT)),
+        ("output", GoldenEvent(WANT, {"file": array})),
+    ):
+        with pytest.raises(FormatError) as caught:
+            write_golden(path, event)
+        assert str(caught.value) == f"golden.npz cannot hold {side} file: {why}"
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_answer_of_a_type_that_is_not_numpy_s_is_compared_by_its_bytes():
+    want = {"x": np.array([b"\1\2"], "V2")}
+    assert difference(golden(**want), want) is None
+    assert difference(golden(**want), {"x": np.zeros(1, "V2")}) == "output x differs"
+    assert difference(golden(**want), {"x": np.zeros(1, "V3")}) == "output x differs"
+
+
+ONE, TWO = np.zeros(1), np.zeros(2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "sequence", "decoupled"),
+    [
+        ({"x": ONE}, {"y": ONE}, False, False),
+        ({"input/x:0": ONE}, {"/head/Relu_output_0": ONE}, False, False),
+        ({"0/x": ONE, "1/x": TWO}, {"0/y": ONE, "1/y": TWO}, True, False),
+        ({"0/input/x:0": ONE, "1/input/x:0": TWO}, {"0//y": ONE, "1//y": TWO}, True, False),
+        ({"input/x:0": ONE}, {"0//head/y": ONE, "11//head/y": TWO}, False, True),
+        ({"0/x": ONE, "x": ONE}, {"y": ONE}, False, False),
+    ],
+)
+def test_only_numbers_before_all_names_make_requests_or_responses(
+    inputs, outputs, sequence, decoupled
+):
+    event = GoldenEvent(inputs, outputs)
+    assert (event.is_sequence, event.is_decoupled) == (sequence, decoupled)
+
+
+def test_only_the_number_is_taken_from_the_name_of_a_tensor():
+    assert tensor_names({"input/x:0", "0/x"}) == {"input/x:0": "input/x:0", "0/x": "0/x"}
+    assert tensor_names({"0/input/x:0", "1/x"}) == {"0/input/x:0": "input/x:0", "1/x": "x"}
+    assert one_by_one({"1/a/b": TWO, "0/a/b": ONE}) == [{"a/b": ONE}, {"a/b": TWO}]
 
 
 def labels(*planes: list[int]) -> dict[str, np.ndarray]:

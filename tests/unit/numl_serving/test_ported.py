@@ -116,11 +116,46 @@ def test_a_module_that_cannot_be_imported_is_told_and_weights_that_are_none(
     assert main([*words, str(_saved(net.state_dict(), tmp_path))]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["error"].startswith("net cannot be imported: ModuleNotFoundError: No module named")
-    assert told["remedy"].endswith("other packages: docs/port.md")
+    assert told["remedy"] == (
+        "modules of yours: make it a package, net/, that holds what it imports; "
+        "other packages: docs/port.md"
+    )
     for wrong in (b"nothing", torch.ones(3)):
         assert main([*words, str(_saved(wrong, tmp_path))]) == 1
         told = json.loads(capsys.readouterr().out)
         assert told["error"].startswith("net.pt has no state dictionary: ")
+
+
+def test_a_package_may_import_what_it_holds(tmp_path, net, example):
+    weights = _saved(net.state_dict(), tmp_path)
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net.py").rename(tmp_path / "net" / "layers.py")
+    (tmp_path / "net" / "__init__.py").write_text("from .layers import Net")
+    for module in ("net", "net.layers"):
+        sys.modules.pop(module, None)
+    write_weights(weights, tmp_path / "weights.safetensors")
+    assert describe(tmp_path, "net:Net", example)["input"] == [{**HITS, "dims": [5, 3]}, SCALE]
+
+
+@pytest.mark.parametrize("module", ["safetensors", "queue"])
+def test_a_module_that_the_environment_has_too_is_refused(tmp_path, example, module):
+    (tmp_path / f"{module}.py").write_text(NET)
+    with pytest.raises(PortingError) as caught:
+        describe(tmp_path, f"{module}:Net", example)
+    assert str(caught.value) == f"its environment has another module {module}"
+    assert caught.value.remedy == "rename yours"
+
+
+def test_a_type_that_triton_does_not_have_is_named_before_anything_is_written(tmp_path, net):
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return x + x
+
+    program = torch.export.export(Twice(), (torch.ones(2, dtype=torch.complex64),))
+    torch.export.save(program, tmp_path / "model.pt2")
+    with pytest.raises(PortingError, match="input x is complex64, a type that Triton does not"):
+        describe(tmp_path, None, None)
+    assert not (tmp_path / "golden.npz").exists()
 
 
 def _saved(what, folder):

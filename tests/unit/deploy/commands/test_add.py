@@ -1,17 +1,43 @@
 """numlkit add: a copy of a model of the gallery, under another name, that is as whole."""
 
 import json
+import runpy
+import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from deploy.commands.add import GALLERY, main
 from deploy.commands.check import main as check
 from deploy.deployment.deployment import find_site_models
+from deploy.engines import ported
 from deploy.host.paths import CHECKOUT
 from deploy.triton.config import config_of
 from deploy.triton.site import called_by
 
 ONNX = CHECKOUT / "tests" / "integration" / "data" / "hits.onnx"
+OF_CLASS = ("--weights", "net.pt", "--example", "example.npz", "--from")
+
+
+@pytest.fixture
+def typed_in(tmp_path_factory, monkeypatch):
+    """The folder in which the command is typed."""
+    folder = tmp_path_factory.mktemp("typed")
+    for name in ("net.pt", "example.npz"):
+        (folder / name).touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run_instead(monkeypatch, folder, code):
+    """Have the model's environment run this instead of the trial."""
+    (folder / "code").write_text(code)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "$(cat {folder}/code)"\n')
+    python.chmod(0o755)
+    made = SimpleNamespace(python=python, make=lambda _say: None)
+    monkeypatch.setattr(ported, "plan_environment", lambda *_, **__: made)
 
 
 def test_a_copy_has_its_own_name_and_is_whole(tmp_path, capsys):
@@ -50,10 +76,48 @@ def test_what_a_copy_calls_is_copied_with_it(tmp_path, entry):
         (["mine", "--from", "gone:Net"], 2, "--from gone.py: no such file"),
         (["mine", "--from", f"{__file__}:Net"], 2, "a class needs --weights FILE"),
         (["there", "--from", str(ONNX)], 1, "there is there already"),
+        (["mine", *OF_CLASS, "model.py:Net"], 2, "model.py cannot be served beside model.py"),
+        (["mine", *OF_CLASS, "model:Net"], 2, "model.py cannot be served beside model.py"),
+        (["mine", *OF_CLASS, "numpy.py:Net"], 2, "numpy.py cannot be served beside model.py"),
+        (["mine", *OF_CLASS, "queue.py:Net"], 2, "queue.py cannot be served beside model.py"),
     ],
 )
-def test_what_cannot_be_added_is_said_and_nothing_is_written(tmp_path, capsys, words, status, says):
+def test_what_cannot_be_added_is_said_and_nothing_is_written(
+    typed_in, tmp_path, capsys, words, status, says
+):
     (tmp_path / "there").mkdir()
+    for name in ("model.py", "numpy.py", "queue.py"):
+        (typed_in / name).touch()
     assert main([*words, "--into", str(tmp_path)]) == status
     assert says in capsys.readouterr().err.splitlines()[0]
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_the_trial_run_sees_nothing_of_the_folder_in_which_add_was_typed(
+    typed_in, tmp_path, capsys, monkeypatch
+):
+    for name in ("net.py", "helper.py"):
+        (typed_in / name).touch()
+    run_instead(monkeypatch, typed_in, "import helper")
+    assert main(["mine", *OF_CLASS, "net:Net", "--into", str(tmp_path / "models")]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith("net.py cannot be served: ModuleNotFoundError: No module named 'helper'")
+    assert not (tmp_path / "models" / "mine").exists()
+
+
+def test_a_model_may_call_its_input_as_numpy_calls_an_argument(typed_in, tmp_path, monkeypatch):
+    wrote = """
+import json
+from pathlib import Path
+import numpy as np
+from numl_formats.golden import GoldenEvent, write_golden
+x = {"file": np.ones(2, np.float32), "input/x:0": np.ones(1, np.int64)}
+write_golden(Path("golden.npz"), GoldenEvent(x, {"y": np.ones(1)}))
+print(json.dumps({"input": [], "output": []}))
+"""
+    run_instead(monkeypatch, typed_in, wrote)
+    assert main(["mine", "--from", str(ONNX), "--into", str(tmp_path), "--quiet"]) == 0
+    with np.load(tmp_path / "mine" / "example.npz") as arrays:
+        assert sorted(arrays.files) == ["file", "input/x:0"]
+    made = runpy.run_path(str(tmp_path / "mine" / "client.py"))["inputs"]()
+    assert made["file"].tolist() == [1, 1]
