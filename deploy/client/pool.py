@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from deploy.client.transport import ServedModel
+from deploy.client.transport import BusyError, ServedModel
 from deploy.host.errors import RequestError, ServerAwayError
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ class PooledTransport:
                 return answer
             except ServerAwayError as error:
                 refusal = error
+                if not isinstance(error, BusyError):
+                    self._close(server)  # the next one is opened, and looked at, anew
             except RequestError:  # it answers
                 away = False
                 raise
@@ -139,7 +141,11 @@ class PooledTransport:
             self._transports[server] = self._connect(server)
         return self._transports[server]
 
-    def close(self) -> None:
-        for transport in self._transports.values():
+    def _close(self, server: int) -> None:
+        transport = self._transports.pop(server, None)
+        if transport is not None:
             transport.close()
-        self._transports.clear()
+
+    def close(self) -> None:
+        for server in list(self._transports):
+            self._close(server)

@@ -34,11 +34,20 @@ _NO_GRPC = "Data frame with END_STREAM flag received"  # an answer without gRPC'
 _UNREADABLE = "an exception occurred in the client while decoding"  # an error that is not JSON
 _RESTRICTED = "This protocol is restricted"  # said with UNAVAILABLE
 _UNKNOWN_MODEL = "unknown model"
+_EXHAUSTED = "StatusCode.RESOURCE_EXHAUSTED"  # a front door's, of a client above its rate
+_TOO_LONG = "larger than max"  # said with the same status: gRPC's own limit of a message
 _PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 _AGAIN = "try again"
-_NOT_SERVING = re.compile(
+_WHEN = f"{_AGAIN} in {_LONGEST_PAUSE_S:g} s"
+_LESS = "fewer requests at once: a smaller --concurrency"
+_AWAY = re.compile(
     rf"Stub process .* is not healthy|{_UNKNOWN_MODEL}|not at ready state|^Model .* is not ready"
+    "|RST_STREAM|Stream removed|Socket closed"  # said with many a status
 )
+
+
+class BusyError(ServerAwayError):
+    """Too many requests, of all clients or of this one: the same server is asked again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +108,8 @@ class TritonTransport:
         try:
             inputs = {i["name"]: i["datatype"] for i in metadata["inputs"]}
             outputs = tuple(o["name"] for o in metadata["outputs"])
-            said = config.get("parameters", {}).items()
-            parameters = {name: value.get("string_value", "") for name, value in said}
-            return ServedModel(model, inputs, outputs, parameters, _optional(metadata, config))
+            optional = _optional(metadata, config)
+            return ServedModel(model, inputs, outputs, _parameters(config), optional)
         except (KeyError, TypeError, AttributeError) as error:
             raise no_triton(self._endpoint) from error
 
@@ -115,6 +123,13 @@ class TritonTransport:
         except (RequestError, ClientError):
             return {}
         return answer.get("config", answer) if isinstance(answer, dict) else answer
+
+    def parameters(self, model: str) -> dict[str, str]:
+        """Return a model's parameters; empty if the server does not expose the configuration."""
+        try:
+            return _parameters(self.configuration(model))
+        except (TypeError, AttributeError) as error:
+            raise no_triton(self._endpoint) from error
 
     def index(self) -> dict[str, tuple[str, str]] | None:
         """Return state (``READY``, ...) and reason of each model; None if the index is closed."""
@@ -150,11 +165,14 @@ class TritonTransport:
     ) -> dict[str, Any]:
         """Return the outputs by name; inputs are converted to the types the server declares.
 
-        A server that is too busy is asked again, after longer and longer pauses, until the timeout.
+        A server that is too busy, or a front door that this client asks more often than it may, is
+        asked again, after longer and longer pauses, until the timeout.
         ``sequence`` are tritonclient's arguments for a request of a sequence.
         """
         inputs = self._tensors(model, tensors)
-        return _arrays(model, self._when_there_is_room(model.name, inputs, **sequence))
+        # Without named outputs the server returns all.
+        answer = self._when_there_is_room("infer", model.name, inputs, **sequence)
+        return _arrays(model, answer)
 
     def stream(
         self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]
@@ -204,16 +222,15 @@ class TritonTransport:
             inputs.append(tensor)
         return inputs
 
-    def _when_there_is_room(self, model: str, inputs: list[Any], **sequence: int | bool) -> Any:
+    def _when_there_is_room(self, method: str, *arguments: Any, **options: Any) -> Any:
         deadline, pause = time.monotonic() + self._timeout, _PAUSE_S
         while True:
             try:
-                # Without named outputs the server returns all.
-                return self._call("infer", model, inputs, **sequence)
-            except ServerAwayError as error:
+                return self._call(method, *arguments, **options)
+            except BusyError:
                 # Clients that were refused together do not come back together.
                 wait = pause * random.uniform(0.5, 1.5)
-                if not is_busy(error.cause) or time.monotonic() + wait > deadline:
+                if time.monotonic() + wait > deadline:
                     raise
             time.sleep(wait)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -251,7 +268,7 @@ class TritonTransport:
     def _ask(self, method: str, *arguments: Any) -> Any:
         """Return an answer as JSON, the only form that HTTP has."""
         options = {"as_json": True} if self._endpoint.protocol == "grpc" else {}
-        return self._call(method, *arguments, **options)
+        return self._when_there_is_room(method, *arguments, **options)
 
     def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
         started = time.monotonic()
@@ -281,14 +298,17 @@ class TritonTransport:
             if status == "StatusCode.DEADLINE_EXCEEDED":
                 return NoAnswerError(f"no answer within {self._timeout:g} s (--timeout)")
             proxy = _PROXY_STATUS.search(text)
-            if proxy is not None:
-                return _proxy_in_the_way(url, proxy[1])
+            if proxy is not None or status == "429":
+                return _proxy_in_the_way(url, status if proxy is None else proxy[1])
             if _NO_GRPC in text or status == "StatusCode.UNIMPLEMENTED":
                 return no_triton(self._endpoint)
-            away = status in _UNAVAILABLE and _RESTRICTED not in text
-            if is_busy(text) and _AGAIN not in text:  # on a CPU Triton's own text
-                text += f": {_AGAIN} in {_LONGEST_PAUSE_S:g} s"
-            if away or _NOT_SERVING.search(text):
+            unavailable = status in _UNAVAILABLE and _RESTRICTED not in text
+            above_rate = status == _EXHAUSTED and _TOO_LONG not in text
+            if above_rate or (unavailable and is_busy(text)):
+                # On a CPU a full queue is told in Triton's own words, which do not say when.
+                when = "" if _AGAIN in text else f": {_WHEN}"
+                return BusyError(f"{url}: {text}{when}", _LESS)
+            if unavailable or _AWAY.search(text):
                 return ServerAwayError(f"{url}: {text}")
             if status == "404" and _UNREADABLE in text:
                 return no_triton(self._endpoint)
@@ -316,6 +336,11 @@ def _arrays(model: ServedModel, answer: Any) -> dict[str, Any]:
     return arrays
 
 
+def _parameters(config: Mapping[str, Any]) -> dict[str, str]:
+    said = config.get("parameters", {}).items()
+    return {name: value.get("string_value", "") for name, value in said}
+
+
 def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozenset[str]:
     """Return the inputs that a request may omit; without a configuration, all but the usual."""
     if not config:
@@ -324,6 +349,9 @@ def _optional(metadata: Mapping[str, Any], config: Mapping[str, Any]) -> frozens
 
 
 def _proxy_in_the_way(url: str, status: str) -> KitError:
+    if status == "429":
+        cause = f"{url}: a proxy answers with HTTP status 429, too many requests: {_WHEN}"
+        return BusyError(cause, _LESS)
     if status in ("502", "503", "504"):
         cause = f"{url}: a proxy answers with HTTP status {status}, so it reaches no server"
         return ServerAwayError(cause, "check the servers behind the proxy")

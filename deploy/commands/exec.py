@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from deploy.checks.launch import check_given
 from deploy.commands.up import add_verify_option, chosen, fetch_triton, launch
@@ -67,8 +68,15 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
             return status
         finally:
             if options.log is not None:
-                shutil.copyfile(state.log, options.log)
+                _keep_log(state, options.log, console)
             _stop(engine, folder, state)
+
+
+def _keep_log(state: DeploymentState, log: Path, console: Console) -> None:
+    try:
+        shutil.copyfile(state.log, log)
+    except OSError as error:  # the command's exit status says more
+        console.error(KitError(f"--log {log}: {error.strerror or error}"))
 
 
 def _stop(engine: Engine, folder: DeploymentFolder, state: DeploymentState) -> None:

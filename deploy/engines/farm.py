@@ -67,7 +67,13 @@ class Farm(BaseModel, frozen=True):
 
     @property
     def goes_on(self) -> bool:
-        return (self.folder / _FILE).exists()
+        """Whether it shall; also if the file system does not say, as it may again."""
+        with suppress(OSError):
+            try:
+                (self.folder / _FILE).stat()
+            except FileNotFoundError:
+                return False
+        return True
 
     def to_submit(self, servers: int, number: str, replaces: str = "") -> Job:
         """Return a job of so many servers; of the entry that it replaces, if it does.

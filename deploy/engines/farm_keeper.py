@@ -23,8 +23,8 @@ def keep(farm: Farm, sleep: Callable[[float], None] = time.sleep) -> None:
         try:
             farm.submit_renewals()
             sleep(_LOOK_S)
-        except KitError as error:
-            log.warning("a server cannot be renewed yet: %s", error.cause)
+        except (KitError, OSError) as error:
+            log.warning("a server cannot be renewed yet: %s", error)
             sleep(_PAUSE_S)
 
 

@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -64,31 +65,51 @@ def attend(
 ) -> None:
     """Stay until the server is replaced, its time is over, or the farm ends.
 
+    A submission that seems to fail may have been taken all the same. Of the servers that then
+    replace one, the one whose entry has the smallest name stays.
+
     Args:
         age: How long ago the job began (s).
     """
     times = Times.of(farm.settings.hours)
-    renewed = False
+    renews = times.renews
     while farm.goes_on:
-        if times.renews is not None and age() >= times.renews and not renewed:
-            try:
+        if renews is not None and age() >= renews:
+            renews = age() + _PAUSE_S  # the next try, if this one fails
+            with _going_on("cannot be renewed yet"):
                 farm.renew(entry.name)
-                renewed = True
+                renews = None
                 log.warning("the job that replaces this one is submitted, or asked for")
-            except KitError as error:
-                log.warning("cannot be renewed yet: %s", error.cause)
-                sleep(_PAUSE_S)
-        if any(other.replaces == entry.name for other in farm.registry.entries()):
+        others: list[Entry] = []
+        with _going_on("the registry cannot be read"):
+            others = farm.registry.entries()
+        if any(other.replaces == entry.name for other in others):
             log.warning("it is replaced")
+            break
+        if entry.replaces and any(
+            other.replaces == entry.replaces and other.name < entry.name for other in others
+        ):
+            log.warning("another job replaces %s: its renewal was submitted twice", entry.replaces)
             break
         if times.leaves is not None and age() >= times.leaves:
             log.warning("its time is over, and none replaces it yet")
             break
-        farm.registry.stay(entry)
+        with _going_on("the registry cannot be written"):
+            farm.registry.stay(entry)
         sleep(_LOOK_S)
-    farm.registry.leave(entry)
+    with _going_on("the registry cannot be left"):
+        farm.registry.leave(entry)
     if farm.goes_on:
         sleep(times.drains)
+
+
+@contextmanager
+def _going_on(what: str) -> Iterator[None]:
+    """Log what a batch system or a file system refuses: the server is healthy all the same."""
+    try:
+        yield
+    except (KitError, OSError) as error:
+        log.warning("%s: %s", what, error)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,7 +126,8 @@ def main(argv: Sequence[str]) -> int:
     try:
         attend(farm, entry, lambda: time.time() - float(begun))
     finally:
-        farm.registry.leave(entry)
+        with _going_on("the registry cannot be left"):
+            farm.registry.leave(entry)
     return 0
 
 

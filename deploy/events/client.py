@@ -25,13 +25,15 @@ from deploy.client.pool import Balancer, PooledTransport
 from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.events.answers import Labels, probabilities
+from deploy.events.bulk import weights_of
 from deploy.events.display import draw
 from deploy.events.files import EventTensors
 from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
 from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer
 from deploy.host.console import Console
-from deploy.host.errors import DeploymentError, RequestError
+from deploy.host.errors import ClientError, DeploymentError, RequestError
+from deploy.triton.config import WEIGHTS_DIGEST
 from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
 
 if TYPE_CHECKING:
@@ -150,7 +152,9 @@ class Client:
         self.timeout, self.patience, self.concurrency = timeout, patience, concurrency
         self._next_look, self._looking = time.monotonic() + _LOOK_S, threading.Lock()
         self._balancer = Balancer(len(self.endpoints), self._look)
+        self._weights = ""  # until the model is known, any will do
         self.model = describe(self.connect, model, self.endpoints[0])
+        self._weights = weights_of(self.model)
         self._stopped = threading.Event()
         self._own = threading.local()
         self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="numlkit")
@@ -162,11 +166,7 @@ class Client:
 
     def connect(self) -> PooledTransport:
         """Return connections to all servers, for one thread."""
-
-        def open_to(server: int) -> TritonTransport:
-            return TritonTransport(self.endpoints[server], timeout=self.timeout)
-
-        return PooledTransport(self._balancer, open_to)
+        return PooledTransport(self._balancer, self._open)
 
     def label(self, event: Event) -> Labelled:
         """Label an event.
@@ -234,6 +234,21 @@ class Client:
                     there.append(numbers[endpoint.url])
             if there:  # as long as none is there: those known before
                 self._balancer.use(set(there))
+
+    def _open(self, server: int) -> TritonTransport:
+        """Return a new connection; ClientError if the server has other weights than the model."""
+        endpoint = self.endpoints[server]
+        transport = TritonTransport(endpoint, timeout=self.timeout)
+        if self._weights:
+            try:
+                found = transport.parameters(self.model.name).get(WEIGHTS_DIGEST, self._weights)
+                if found != self._weights:
+                    cause = f"{endpoint.url} serves other weights than {self.model.name} had before"
+                    raise ClientError(cause, "ask servers with the same weights in one run")
+            except BaseException:
+                transport.close()
+                raise
+        return transport
 
     def _label(self, event: EventTensors) -> Labelled:
         # HTTP's connections cannot be used by a thread other than the one that opened them.

@@ -76,6 +76,9 @@ def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
                 f"{table.where}'s event ids ({name}) have "
                 f"{table.columns[name].rows} rows, its columns {rows}"
             )
+    if table.name == "event_table":  # it has no index, and needs none: each row is an event
+        row = np.arange(rows)
+        return _Blocks(known, row, row + 1, row)
     found = _scan(table, rows)
     sequence = table.sequence()
     if sequence is None or not _covers(sequence, rows, len(known)):

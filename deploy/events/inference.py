@@ -111,7 +111,8 @@ def infer(
                     cause = f"the server was unreachable for {patience:g} s: {error.cause}"
                     remedy = "numlkit status on its host, or numlkit smoke --url"
                     raise ServerLostError(cause, remedy) from error
-                refused = not isinstance(error, NoAnswerError | ServerAwayError)
+                # Whatever else went wrong may go well another time.
+                refused = isinstance(error, RequestError) and not isinstance(error, NoAnswerError)
                 yield Failure(event.event_id, event.source, error.cause, refused)
             else:
                 given_up = 0

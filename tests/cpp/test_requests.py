@@ -14,6 +14,7 @@ from tests.kit import free_ports
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 AWAY = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+ABOVE_RATE = (grpc.StatusCode.RESOURCE_EXHAUSTED, "local_rate_limited")
 REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, "hit_table_integral: row 3 is 5e+06")
 
 
@@ -31,6 +32,15 @@ def test_a_busy_server_is_asked_again_after_a_pause(label):
         done = label("--url", f"127.0.0.1:{server.port}", "--json", EVENTS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["retries"] >= 1
+
+
+def test_a_client_above_its_rate_at_a_front_door_waits_and_loses_no_event(label):
+    with scripted(lambda number: ABOVE_RATE if number % 2 == 0 else None) as server:
+        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", 64)
+        done = label(*where, "--repeat", 100, "--json", EVENTS)
+    told = json.loads(done.stdout)
+    assert (told["events"], told["failed"]) == (500, 0), done.stderr
+    assert told["retries"] > 200  # twice the budget
 
 
 def test_requests_of_a_server_that_refuses_go_to_another_at_once(label):

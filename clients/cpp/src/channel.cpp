@@ -13,6 +13,14 @@ bool contains(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
+// Envoy's or HAProxy's answer to a client above its rate. gRPC's own limit has the same status.
+bool is_above_rate(const grpc::Status& status) {
+  const std::string& said = status.error_message();
+  if (contains(said, "http2 header with status: 429")) return true;
+  return status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED &&
+         !contains(said, "larger than max");
+}
+
 // gRPC has authorities of its own; a site's are the host's.
 std::string host_authorities() {
   const char* named = std::getenv("SSL_CERT_FILE");
@@ -87,6 +95,7 @@ std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& op
 
 End meaning(const grpc::Status& status) {
   const std::string& said = status.error_message();
+  if (is_above_rate(status)) return End::above_rate;
   switch (status.error_code()) {
     case grpc::StatusCode::OK:
       return End::answered;
@@ -124,8 +133,8 @@ std::string reason(const grpc::Status& status) {
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     line = "it does not answer like a Triton server";
   }
-  const bool busy =
-      contains(line, "Exceeds maximum queue size") || contains(line, "Request timeout expired");
+  const bool busy = is_above_rate(status) || contains(line, "Exceeds maximum queue size") ||
+                    contains(line, "Request timeout expired");
   if (busy && !contains(line, "try again")) line += ": try again in 1 s";
   return line.empty() ? "gRPC status " + std::to_string(status.error_code()) : line;
 }

@@ -31,7 +31,7 @@ std::string read_file(const std::string& path, const std::string& what);
 std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options);
 
 // What the end of a call means for the request.
-enum class End { answered, away, no_model, deadline, refused };
+enum class End { answered, away, above_rate, no_model, deadline, refused };
 End meaning(const grpc::Status& status);
 
 // A server's error in one line, without Triton's wrapping and without a traceback.

@@ -8,6 +8,7 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 #endif
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -41,6 +42,8 @@ using Reader = grpc::ClientAsyncResponseReader<wire::InferResponse>;
 
 // How often waiting requests are looked at while a server is away.
 constexpr std::chrono::milliseconds tick{20};
+// Clocks count nanoseconds, which overflow for the longest time in milliseconds.
+constexpr std::chrono::hours longest_timeout{24 * 365};
 // How often the folder that names servers is read, at most.
 constexpr std::chrono::seconds look_pause{1};
 
@@ -91,6 +94,7 @@ Options checked(Options options) {
   if (options.fallback.start.empty() != options.fallback.server.empty()) {
     refuse("a fallback server needs both a command and an address");
   }
+  options.timeout = std::min<std::chrono::milliseconds>(options.timeout, longest_timeout);
   return options;
 }
 
@@ -281,7 +285,8 @@ class Client::Impl {
         return fail(std::move(request), Error(Error::Kind::refused, cause), lock);
       }
     }
-    if (!request->look && !budget_.take()) {
+    // Who waits at a front door loads no server.
+    if (what != End::above_rate && !request->look && !budget_.take()) {
       const std::string cause = request->last_error + "; the budget of retries is spent";
       return fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
     }

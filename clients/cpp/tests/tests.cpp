@@ -185,6 +185,11 @@ void what_a_server_says_decides_what_follows() {
   check(end(StatusCode::NOT_FOUND, "Request for unknown model: 'm'") == End::no_model, "a model");
   check(end(StatusCode::INVALID_ARGUMENT, "row 3") == End::refused, "a bad event");
   check(end(StatusCode::PERMISSION_DENIED, "no") == End::refused, "no permission");
+  check(end(StatusCode::RESOURCE_EXHAUSTED, "local_rate_limited") == End::above_rate, "a rate");
+  check(end(StatusCode::RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (9 vs. 8)") ==
+            End::refused, "a long message");
+  check(end(StatusCode::UNAVAILABLE, "Received http2 header with status: 429") == End::above_rate,
+        "HAProxy's");
   const grpc::Status long_winded(
       StatusCode::INTERNAL,
       "Failed to process the request(s) for model 'm', message: EventError: row 3\n\nAt:\n  x");
@@ -192,6 +197,19 @@ void what_a_server_says_decides_what_follows() {
   const std::string full = "Exceeds maximum queue size", again = full + ": try again in 2 s";
   check(reason({StatusCode::UNAVAILABLE, full}) == full + ": try again in 1 s", "a full queue");
   check(reason({StatusCode::UNAVAILABLE, again}) == again, "a server that says when");
+  check(reason({StatusCode::RESOURCE_EXHAUSTED, "x"}) == "x: try again in 1 s", "a front door");
+}
+
+void the_longest_timeout_is_not_over_at_once() {
+  Options options;
+  options.timeout = std::chrono::milliseconds::max();
+  options.fallback.start = "exit 1";  // its failure ends what would wait for a year
+  options.fallback.server = "127.0.0.1:1";
+  options.fallback.after = 0ms;
+  Client client(options);
+  auto labels = client.submit(event_of(0));
+  check(refuses([&] { labels.get(); }, Error::Kind::unavailable, "ended with status 1"),
+        "the longest timeout");
 }
 
 }  // namespace
@@ -211,5 +229,6 @@ int main(int count, char** words) {
   an_answer_that_does_not_fit_is_refused();
   addresses_are_read_as_by_numlkit();
   what_a_server_says_decides_what_follows();
+  the_longest_timeout_is_not_over_at_once();
   return failures == 0 ? 0 : 1;
 }

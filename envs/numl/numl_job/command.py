@@ -24,7 +24,7 @@ _REMOVE = 'read -r group && read -r _; kill -s KILL -- "-$group" 2>/dev/null; rm
 
 
 class Signal(NamedTuple):
-    """A signal that came; one typed at the terminal has reached the command, too."""
+    """A signal that came; one typed at the terminal has reached all of the foreground's group."""
 
     number: int
     typed: bool
@@ -80,12 +80,15 @@ class Signals:
 
         ``watch`` is called every half a second. OSError if it cannot be started.
         """
-        # At a terminal only the foreground's group may read, and Ctrl-C reaches that one.
-        process = self.child(words, env=variables, leads=None if os.isatty(0) else remains)
+        # At a terminal only the foreground's group may read, and Ctrl-C reaches that one alone.
+        own_group = not os.isatty(0)
+        process = self.child(words, env=variables, leads=remains if own_group else None)
         while process.poll() is None:
             came = self.wait(_WATCH_S)
             if came is not None and not came.typed:
                 process.send_signal(came.number)
+            elif came is not None and own_group:
+                os.killpg(process.pid, came.number)  # as the terminal does
             watch()
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 

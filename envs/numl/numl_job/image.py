@@ -70,6 +70,10 @@ class Server:
     def start(self, seconds: float) -> None:
         """Start it, and wait until every model has given its reference output."""
         deadline = time.monotonic() + seconds
+        try:
+            self._log.write_text("")
+        except OSError as error:
+            raise StartError(f"--log {self._log}: {error.strerror}") from None
         for attempt in range(1, _ATTEMPTS + 1):
             self._ports = _free_ports()
             self._launch()
@@ -236,7 +240,6 @@ def main() -> int:
         return 2
     with Signals() as signals, Remains() as remains:
         log = options.log or remains.folder / "server.log"
-        log.write_text("")
         server = Server(signals, within, options.device, log)
         try:
             server.start(options.timeout)

@@ -43,6 +43,9 @@ class Job:
     @classmethod
     def of(cls, options: argparse.Namespace, words: Sequence[str]) -> Job:
         """Read what the options name; JobError if that cannot be run."""
+        log: Path | None = options.log
+        if log is not None and not log.parent.is_dir():
+            raise JobError(f"--log {log}: no such folder: {log.parent}")
         if not words:
             raise JobError("no command given: put it after --, for example exec -- lar -c job.fcl")
         fcl: Path | None = options.fcl

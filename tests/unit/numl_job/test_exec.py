@@ -101,6 +101,8 @@ def test_a_port_that_is_lost_to_another_program_costs_a_second_start(image):
         ([], 2, "no command given"),
         (["--fcl", "none.fcl", "--", "lar", "-c", "none.fcl"], 2, "No such file"),
         (["--producer", "x", "--", "true"], 2, "--producer needs --fcl"),
+        (["--log", "/no/such/x.log", "--", "true"], 2, "x.log: no such folder: /no/such"),
+        (["--log", "/", "--", "true"], 125, "exec: --log /: Is a directory"),
         (["--", "/no/such/command"], 127, "/no/such/command: No such file or directory"),
         (["--", "/etc"], 126, "/etc: Permission denied"),
     ],

@@ -104,6 +104,23 @@ def test_what_a_server_refuses_is_not_tried_elsewhere():
     assert one.open + other.open == 0
 
 
+def test_the_connection_to_a_server_that_was_away_is_opened_anew():
+    server = Server(0, away)
+    opened = 0
+
+    def connect(_: int) -> Server:
+        nonlocal opened
+        opened += 1
+        return server.connect()
+
+    pooled = PooledTransport(Balancer(1), connect)
+    with pytest.raises(ServerAwayError):
+        pooled.infer(MODEL, {})
+    server.behave = lambda: None
+    assert [pooled.infer(MODEL, {})["number"] for _ in range(2)] == [0, 0]
+    assert (opened, server.open) == (2, 1)
+
+
 def test_requests_go_to_the_servers_that_are_there_by_now():
     servers = [Server(0), Server(1), Server(2)]
     there = [0]

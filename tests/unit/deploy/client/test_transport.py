@@ -3,14 +3,17 @@
 import time
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from math import inf
 
 import grpc
 import pytest
 
+from deploy.client import transport as module
 from deploy.client.endpoint import Endpoint
-from deploy.client.transport import ServedModel, TritonTransport, triton_reason
-from deploy.host.errors import ServerAwayError
+from deploy.client.transport import BusyError, ServedModel, TritonTransport, triton_reason
+from deploy.host.errors import RequestError, ServerAwayError
+from tests.unit.deploy.client.servers import Website, http_server
 
 
 def test_class_names_come_from_the_configuration_if_they_fit():
@@ -50,13 +53,18 @@ def test_a_server_that_is_not_there_is_away(scheme):
 
 
 @contextmanager
-def refusing(code: grpc.StatusCode, words: str) -> Iterator[TritonTransport]:
-    """A connection to a server that answers everything so."""
+def refusing(code: grpc.StatusCode, words: str, times: float = inf) -> Iterator[TritonTransport]:
+    """A connection to a server that answers so, everything or the first requests."""
+    asked = 0
 
     class Refusal(grpc.GenericRpcHandler):
         def service(self, handler_call_details):
             def answer(_request, context):
-                context.abort(code, words)
+                nonlocal asked
+                asked += 1
+                if asked <= times:
+                    context.abort(code, words)
+                return b""
 
             return grpc.unary_unary_rpc_method_handler(answer)
 
@@ -85,13 +93,84 @@ def test_a_model_that_a_newer_triton_calls_not_found_is_not_ready():
         ("Socket closed", "Socket closed"),
     ],
 )
-def test_a_server_that_is_too_busy_is_told_with_when_to_try_again(words, told):
+def test_a_server_that_is_too_busy_is_told_with_when_to_try_again(monkeypatch, words, told):
+    monkeypatch.setattr(module, "_PAUSE_S", 60)  # longer than the timeout: it is asked once
     with (
         refusing(grpc.StatusCode.UNAVAILABLE, words) as transport,
         pytest.raises(ServerAwayError) as caught,
     ):
         transport.describe("nugraph3")
     assert caught.value.cause.endswith(f": {told}")
+
+
+RATE = "Received http2 header with status: 429"  # gRPC's words for HAProxy's answer
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "local_rate_limited"),
+        (grpc.StatusCode.UNAVAILABLE, RATE),
+        (grpc.StatusCode.UNKNOWN, RATE),
+        (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size"),
+    ],
+)
+def test_a_client_above_its_rate_is_answered_after_a_while(code, words):
+    with refusing(code, words, times=3) as transport:
+        assert transport.metadata("nugraph3") == {}
+
+
+def test_a_client_above_its_rate_is_answered_after_a_while_over_http():
+    class Limited(Website):
+        refused = 0
+
+        def do_GET(self) -> None:  # noqa: N802
+            Limited.refused += 1
+            body = b"{}" if Limited.refused > 3 else b"<html>429 Too Many Requests</html>"
+            self.send_response(200 if Limited.refused > 3 else 429)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with (
+        http_server(answers=Limited) as port,
+        closing(
+            TritonTransport(Endpoint.parse(f"http://127.0.0.1:{port}"), timeout=5)
+        ) as transport,
+    ):
+        assert transport.metadata("nugraph3") == {}
+
+
+def test_a_client_that_stays_above_its_rate_is_told_so(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_S", 60)
+    with (
+        refusing(grpc.StatusCode.UNAVAILABLE, RATE) as transport,
+        pytest.raises(BusyError, match=r"status 429, too many requests: try again in 1 s$"),
+    ):
+        transport.metadata("nugraph3")
+
+
+def test_a_message_above_grpcs_own_limit_is_refused_for_good():
+    words = "SERVER: Received message larger than max (5000000 vs. 4194304)"
+    with (
+        refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, words) as transport,
+        pytest.raises(RequestError, match="larger than max"),
+    ):
+        transport.metadata("nugraph3")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
+        (grpc.StatusCode.CANCELLED, "Received RST_STREAM with error code 8"),
+        (grpc.StatusCode.UNKNOWN, "Stream removed"),
+        (grpc.StatusCode.UNKNOWN, "Socket closed"),
+    ],
+)
+def test_a_lost_connection_is_worth_another_try_whatever_its_status(code, words):
+    with refusing(code, words) as transport, pytest.raises(ServerAwayError, match=words):
+        transport.metadata("nugraph3")
 
 
 def test_a_stream_that_has_failed_before_its_request_is_sent_says_why(monkeypatch):

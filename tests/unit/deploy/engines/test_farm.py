@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -147,6 +148,58 @@ def test_a_renewal_that_fails_is_tried_again(farm, monkeypatch):
     monkeypatch.setattr(Slurm, "submit", submit)
     attended(farm, Clock())
     assert len(tries) == 3
+
+
+def test_of_two_servers_that_replace_one_a_single_one_stays(farm, submitted):
+    late, kept = Clock(), Clock(t50=lambda: (farm.folder / "farm.json").unlink())
+    copies = [farm.registry.enter(f"grpc://{node}:8001", replaces="0badcafe") for node in "ab"]
+    first, second = sorted(copies, key=lambda entry: entry.name)
+    attend(farm, second, lambda: late.now, late.sleep)
+    assert farm.registry.entries() == [first]
+    assert late.now == 90  # its clients have time to notice
+    attend(farm, first, lambda: kept.now, kept.sleep)
+    assert 50 <= kept.now < 55
+    assert submitted == []
+
+
+@pytest.mark.parametrize("fault", [errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("method", ["renew", "entries", "stay", "leave"])
+def test_a_file_system_in_trouble_ends_no_healthy_server(
+    farm, monkeypatch, submitted, method, fault
+):
+    broken = OSError(fault, os.strerror(fault))
+
+    def fail(*_: object) -> None:
+        raise broken
+
+    clock = Clock()
+    monkeypatch.setattr(Farm if method == "renew" else Registry, method, fail)
+    attended(farm, clock)
+    assert clock.now == pytest.approx(7200 - 60, abs=5)
+    assert len(submitted) == (method != "renew")
+
+
+def test_a_farm_goes_on_if_the_file_system_does_not_say(farm, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "stat", fail)
+    assert farm.goes_on
+
+
+def test_a_keeper_goes_on_when_a_file_system_is_in_trouble(kept, monkeypatch, submitted):
+    attended(kept, Clock())
+    faults = [OSError(errno.EIO, "Input/output error")]
+    unlink = Path.unlink
+
+    def submit(_self: object, job: object) -> None:
+        if faults:
+            raise faults.pop()
+        submitted.append(job)
+
+    monkeypatch.setattr(HTCondor, "submit", submit)
+    keep(kept, Clock(t60=lambda: unlink(kept.folder / "farm.json")).sleep)
+    assert len(submitted) == 1
 
 
 def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):

@@ -131,14 +131,19 @@ def test_a_second_run_labels_nothing_again(files, tmp_path):
     assert (again.skipped, again.done, again.events) == (3, FILES, (FILES - 3) * EVENTS)
 
 
-def test_an_event_without_an_answer_leaves_its_file_for_another_run(files, tmp_path):
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoAnswerError("no answer within 60 s (--timeout)"),
+        ClientError("grpc://x: a proxy answers with HTTP status 403"),
+    ],
+)
+def test_an_event_without_an_answer_leaves_its_file_for_another_run(files, tmp_path, error):
     class Late(Server):
-        refuse: ClassVar = {1000: NoAnswerError("no answer within 60 s (--timeout)")}
+        refuse: ClassVar = {1000: error}
 
     state = run(files[:3], tmp_path / "out", Late)
-    assert (state.done, [each.reason for each in state.left]) == (
-        2, ["no answer within 60 s (--timeout)"],
-    )  # fmt: skip
+    assert (state.done, [each.reason for each in state.left]) == (2, [error.cause])
     assert run(files[:3], tmp_path / "out").events == EVENTS
     assert labelled(tmp_path / "out") == EVERY[: 3 * EVENTS]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -114,6 +116,65 @@ def test_one_of_several_servers_may_be_away_at_the_start_but_not_all():
         assert client.label(EVENT).labels.event.hits == 4
     with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
         Client("grpc://127.0.0.1:1")
+
+
+class Weighted(Fake):
+    """Servers with weights, by their hosts; one that restarts may have others then."""
+
+    weights: ClassVar[dict[str, str]] = {}
+    restarts: ClassVar[dict[str, str]] = {}
+
+    def parameters(self, model: str) -> dict[str, str]:
+        found = self.weights.get(self.endpoint.host)
+        return {**NAMES, **({"weights_sha256": found} if found else {})}
+
+    def describe(self, model: str) -> ServedModel:
+        return replace(MODEL, parameters=self.parameters(model))
+
+    def infer(self, *request: Any) -> dict[str, Any]:
+        host = self.endpoint.host
+        if host in self.restarts:
+            self.weights[host] = self.restarts.pop(host)
+            raise ServerAwayError(f"{self.endpoint.url}: refused")
+        return super().infer(*request)
+
+
+@pytest.fixture
+def weighted(monkeypatch):
+    monkeypatch.setattr(module, "TritonTransport", Weighted)
+    monkeypatch.setattr(Weighted, "weights", {"one": "a", "two": "a"})
+    monkeypatch.setattr(Weighted, "restarts", {})
+    return Weighted
+
+
+def test_servers_with_other_weights_do_not_label_in_one_run(weighted):
+    with Client("grpc://one", "grpc://two") as client:
+        assert client.label(EVENT).labels.event.hits == 4
+    weighted.weights["two"] = "b"
+    with Client("grpc://one", "grpc://two", concurrency=1) as client:
+        found = list(client.label_all([EVENT] * 20))
+    failures = {each.reason for each in found if isinstance(each, Failure)}
+    [reason] = failures
+    assert re.fullmatch(
+        r"grpc://(one|two):8001 serves other weights than nugraph3 had before", reason
+    )
+
+
+def test_a_server_that_returns_with_other_weights_labels_no_more(weighted):
+    with Client("grpc://one", concurrency=1) as client:
+        weighted.restarts["one"] = "a"
+        assert client.label(EVENT).labels.event.hits == 4
+        weighted.restarts["one"] = "b"
+        with pytest.raises(ClientError, match="grpc://one:8001 serves other weights"):
+            client.label(EVENT)
+
+
+def test_servers_that_do_not_say_their_weights_label_as_any(weighted):
+    weighted.weights.clear()
+    with Client("grpc://one", "grpc://two") as client:
+        assert client.label(EVENT).labels.event.hits == 4
+        weighted.weights["one"] = weighted.weights["two"] = "b"
+        assert client.label(EVENT).labels.event.hits == 4
 
 
 def test_an_event_without_a_column_that_every_model_needs_is_refused():

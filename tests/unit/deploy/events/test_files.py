@@ -18,6 +18,7 @@ from deploy.events import files as events_module
 from deploy.events import grouping
 from deploy.events.files import EventFile
 from deploy.events.tables import EventFileError, pickled_names
+from deploy.events.truth import TRUE_COLUMNS, truth_of
 from numl_formats.contract import INPUTS
 
 DATA = Path(__file__).parent / "data"
@@ -134,6 +135,19 @@ def test_the_index_tells_events_with_the_same_id_apart(tmp_path):
     events = [((1, 1, 1), *make_event(4, 2, 0)), ((1, 1, 1), *make_event(5, 1, 1))]
     write_pynuml(tmp_path / "a.h5", events)
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
+
+
+def test_events_with_the_same_id_are_apart_where_their_truth_is_read_too(tmp_path):
+    ids = [(1, 1, 1), (1, 1, 1), (1, 1, 2)]
+    events = [(each, *make_event(4 + i, 2, i)) for i, each in enumerate(ids)]
+    write_pynuml(tmp_path / "a.h5", events)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["event_table/is_cc"], file["event_table/nu_pdg"] = [[1], [0], [1]], [[12], [14], [14]]
+    with EventFile(tmp_path / "a.h5", also=TRUE_COLUMNS) as opened:
+        assert opened.event_ids == tuple(ids)
+        read = [opened.read(i) for i in range(3)]
+    assert [event.hits for event in read] == [4, 5, 6]
+    assert [truth_of(event).event for event in read] == [0, 3, 1]
 
 
 def test_an_index_that_contradicts_the_ids_is_not_believed(tmp_path):

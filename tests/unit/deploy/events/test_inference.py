@@ -15,7 +15,7 @@ from deploy.events import inference
 from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
-from deploy.host.errors import RequestError, ServerAwayError
+from deploy.host.errors import ClientError, NoAnswerError, RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, (), {})
@@ -122,6 +122,25 @@ def test_a_bad_event_fails_alone_with_its_reason():
     outcomes = list(infer(events, MODEL, lambda: FakeTransport(refuse_the_third)))
     assert numbers(outcomes) == [(i, i != 3) for i in range(6)]
     assert outcomes[3] == Failure((1, 1, 3), "a.h5", "hit_table/integral row 1 is 2e+06: above 1e6")
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (RequestError("row 1 is NaN"), True),
+        (NoAnswerError("no answer within 60 s"), False),
+        (ClientError("a proxy answers with HTTP status 403"), False),
+        (ServerAwayError("local_rate_limited: try again in 1 s"), False),
+    ],
+)
+@pytest.mark.usefixtures("quick")
+def test_only_what_the_model_refuses_is_refused_for_good(error, refused):
+    def refuse(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        raise error
+
+    [outcome] = infer([make_event(0)], MODEL, lambda: FakeTransport(refuse))
+    assert isinstance(outcome, Failure)
+    assert (outcome.reason, outcome.refused) == (error.cause, refused)
 
 
 def test_an_event_that_could_not_be_read_keeps_its_place():
