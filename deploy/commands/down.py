@@ -37,8 +37,8 @@ def _down(options: argparse.Namespace, console: Console) -> int:
                 stopped.append(name)
         except KitError as error:  # the others are stopped first
             failed.append(error)
-    for error in failed[1:]:
-        console.say(f"error: {error.cause}")
+    for other in failed[1:]:
+        console.say(f"error: {other.cause}")
     if failed:
         raise failed[0]
     console.answer({"ok": True, "stopped": stopped})

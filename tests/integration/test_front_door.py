@@ -163,8 +163,11 @@ def test_a_request_that_would_end_tritons_http_ends_no_server(kit, door, ending)
 
 def test_a_compressed_message_is_refused(door):
     trusted = grpc.ssl_channel_credentials(door.authority.file.read_bytes())
-    with grpc.secure_channel(
-        f"127.0.0.1:{door.port}", trusted, compression=grpc.Compression.Gzip
-    ) as channel, pytest.raises(grpc.RpcError) as refused:
+    with (
+        grpc.secure_channel(
+            f"127.0.0.1:{door.port}", trusted, compression=grpc.Compression.Gzip
+        ) as channel,
+        pytest.raises(grpc.RpcError) as refused,
+    ):
         channel.unary_unary(INFER)(bytes(100_000), timeout=SOON_S)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED

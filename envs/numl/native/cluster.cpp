@@ -42,6 +42,10 @@ int32_t free_from(List<int32_t>* next, int32_t at) {
 
 void cluster(const float* x, int32_t points, int32_t width, double eps, int32_t min_samples,
              int32_t* labels, Arena* arena) {
+  if (points > kMostPoints) {
+    arena->refuse("the event has %d hits to find instances among: at most %d are taken", points,
+                  kMostPoints);
+  }
   // Sorted by a coordinate, all neighbours of a point lie in a range.
   const int32_t sorted_by = widest(x, points, width);
   const auto along = [&](int32_t i) { return double{x[int64_t{i} * width + sorted_by]}; };

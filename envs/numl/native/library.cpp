@@ -116,10 +116,6 @@ void cluster_hits(const numl_network& network, const Graph& graph, float* const*
       clusters[plane][i] = -1;
     }
   }
-  if (taken.size() > kMostPoints) {
-    arena->refuse("the event has %lld hits to find instances among: at most %d are taken",
-                  static_cast<long long>(taken.size()), kMostPoints);
-  }
   sort(arena, &taken, [](const Taken& a, const Taken& b) { return a.row < b.row; });
   const int32_t width = network.network.heads[rule.embedding].width;
   const int32_t points = static_cast<int32_t>(taken.size());

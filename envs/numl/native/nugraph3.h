@@ -200,6 +200,11 @@ class NuGraph3 {
     }
   }
 
+  // Planes may share one of a block's two layers and not the other.
+  static bool is_by_plane(const Block& block) {
+    return block.hidden.count > 1 || block.output.count > 1;
+  }
+
   void planar(bool is_first) {
     const Block& block = network_.planar;
     const int64_t width = network_.hit_width;
@@ -217,7 +222,7 @@ class NuGraph3 {
     }
     // What a hit's own features give follows from the few that went into the network.
     from_input(network_.first_own, next_hits_);
-    over_hits(graph_, block.hidden.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
+    over_hits(graph_, is_by_plane(block), [&](int32_t plane, int64_t first, int64_t last) {
       two_layers<Mish>(first, last,
                        dense_until(block.hidden[plane], network_.hit_width, next_hits_),
                        dense(block.output[plane]), next_hits_, width, scratch_,
@@ -235,7 +240,7 @@ class NuGraph3 {
   // New features of the hits, from what they receive and their own.
   void update_hits(const Block& block, const Sent& sent) {
     const int64_t width = network_.hit_width;
-    over_hits(graph_, block.hidden.count > 1, [&](int32_t plane, int64_t first, int64_t last) {
+    over_hits(graph_, is_by_plane(block), [&](int32_t plane, int64_t first, int64_t last) {
       two_layers<Mish>(first, last, dense(block.hidden[plane]), dense(block.output[plane]),
                        next_hits_, width, scratch_, [&](int64_t i, float* to) {
                          sent.aggregate(i, to);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,7 +22,8 @@ from numl_formats.repository import CARD_FILE, CONFIG, GOLDEN_FILE
 from numl_formats.watched import State
 from numl_serving.errors import ServingError, of_model_files
 
-_STUB = b"/triton_python_backend_stub"
+_STUB, _SERVER = b"/triton_python_backend_stub", b"/tritonserver"
+_REPOSITORY = b"--model-repository="
 
 
 class UnhealthyError(ServingError):
@@ -149,21 +151,39 @@ def is_ours(directory: Path) -> bool:
 def _loss(server: TritonHttp, directory: Path, processes: Path) -> str | None:
     """Return one line saying how many of a model's instances have died, or None."""
     model = directory.parent.name
-    # Another server on this host may have a model of this name. The repositories of an image,
-    # for CPUs and for GPUs, are side by side.
-    begin, end = f"{directory.parents[2]}/".encode(), f"/{model}/{directory.name}/model.py".encode()
     answer = server.ask("GET", f"/v2/models/{model}/config")
     try:
         groups = json.loads(answer.body)["instance_group"]
         wanted = sum(group["count"] * max(len(group.get("gpus", ())), 1) for group in groups)
     except (ValueError, KeyError, TypeError):
         return f"its configuration cannot be read: {answer.error}"
+    lines = list(_command_lines(processes))
+    # Another server on this host may have a model of this name. The repositories of an image, for
+    # CPUs and for GPUs, are side by side.
+    folders = _repositories(server, lines) or [str(directory.parents[2])]
+    begins = tuple(f"{folder.rstrip('/')}/".encode() for folder in folders)
+    end = f"/{model}/{directory.name}/model.py".encode()
     alive = sum(
-        words[0].endswith(_STUB) and words[1].startswith(begin) and words[1].endswith(end)
-        for words in _command_lines(processes)
+        words[0].endswith(_STUB) and words[1].startswith(begins) and words[1].endswith(end)
+        for words in lines
     )
     # None at all: they are not to be seen from here, for one of them has just answered.
     return f"{wanted - alive} of its {wanted} processes are gone" if 0 < alive < wanted else None
+
+
+def _repositories(server: TritonHttp, lines: Iterable[list[bytes]]) -> list[str]:
+    """Return what a server says on its command line that it serves, if that is to be seen.
+
+    An image that runs with other limits than its own serves a copy of its repository.
+    """
+    port = f"--http-port={server.port}".encode()
+    return [
+        os.fsdecode(word.removeprefix(_REPOSITORY))
+        for words in lines
+        if words[0].endswith(_SERVER) and port in words
+        for word in words
+        if word.startswith(_REPOSITORY)
+    ]
 
 
 def _command_lines(processes: Path) -> Iterable[list[bytes]]:

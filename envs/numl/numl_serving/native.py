@@ -240,6 +240,9 @@ def cluster(coordinates: NDArray[np.float32], eps: float, min_samples: int) -> I
 
     Returns:
         int32 ``[n]``, -1 for no cluster.
+
+    Raises:
+        EventError: There are too many points.
     """
     points = np.ascontiguousarray(coordinates, np.float32)
     labels = np.empty(len(points), np.int32)
@@ -247,6 +250,8 @@ def cluster(coordinates: NDArray[np.float32], eps: float, min_samples: int) -> I
     status = interface.library.numl_cluster(
         points.ctypes.data, *points.shape, eps, min_samples, labels.ctypes.data, error, _ERROR_BYTES
     )
+    if status == _EVENT_REFUSED:
+        raise EventError(error.value.decode())
     if status:
         raise RuntimeError(error.value.decode())
     return labels

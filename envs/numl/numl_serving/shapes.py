@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from numl_formats.card import Head, ModelCard, NetworkSpec
+from numl_formats.card import EMBEDDED_HEADS, Head, ModelCard, NetworkSpec
 from numl_formats.repository import CARD_FILE
 from numl_serving.errors import ModelFilesError
 
@@ -37,6 +37,7 @@ def shapes_of(
       ``nexus.output`` [C, N, N]; ``down.gate`` [P, C, H + N], ``down.hidden`` [P, C, H, H + N],
       ``down.output`` [P, C, H, H]. The receiving node's features come first everywhere.
     - ``heads.NAME`` [P, width, C H] (class by class), or [width, E] for a head on the event.
+      P is 1 for the heads on an embedding, whose vectors know no planes.
     - with an embedding, for ``beta`` (W = 1) and ``coordinates`` (W = their width), with hidden
       width X: ``start`` [W, F]; of an update ``hidden`` [X, W + H] (its own numbers first),
       ``middle`` [X, X] if there are three layers, and ``output`` [W, X]; ``decoder`` [H, H + W]
@@ -90,7 +91,8 @@ def shapes_of(
         if head.node == "event":
             layer(f"heads.{head.name}", head.width, e)
         else:
-            layer(f"heads.{head.name}", -1, head.width, c * h)
+            is_embedded = spec.embedding is not None and head.name in EMBEDDED_HEADS
+            layer(f"heads.{head.name}", 1 if is_embedded else -1, head.width, c * h)
     return shapes
 
 

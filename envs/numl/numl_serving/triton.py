@@ -60,11 +60,11 @@ from numl_serving.startup import Startup
 
 @dataclass(slots=True)
 class Job:
-    """A request that waits for the worker, since when (monotonic), and the way to answer it."""
+    """A request that waits for the worker, until when (monotonic), and the way to answer it."""
 
     request: Any
     sender: Any
-    arrived: float
+    until: float
     is_answered: bool = False
 
 
@@ -117,7 +117,7 @@ class TritonPythonModel:
         if self._worker is None:
             return self._responses(requests)
         for request in requests:
-            job = Job(request, request.get_response_sender(), time.monotonic())
+            job = Job(request, request.get_response_sender(), self._until(request))
             found = self._worker.submit(job)
             if found == "closed":
                 self._send(job, self._error("this instance is shutting down", "UNAVAILABLE"))
@@ -132,15 +132,22 @@ class TritonPythonModel:
         if self._metrics is not None:
             self._metrics.close()
 
+    def _until(self, request: Any) -> float:
+        """Return when a request will have waited for too long; its sender may want less."""
+        wait_s = self._longest_wait_s
+        if (timeout_us := request.timeout()) > 0:
+            wait_s = min(wait_s, timeout_us / 1e6)
+        return time.monotonic() + wait_s
+
     def _answer_jobs(self, jobs: Sequence[Job]) -> None:
         """Answer jobs.
 
         Raises:
             DeviceLostError: This process can no longer answer.
         """
-        oldest = time.monotonic() - self._longest_wait_s
+        now = time.monotonic()
         for job in jobs:
-            if job.arrived < oldest:
+            if job.until < now:
                 self._send(job, self._busy("Request timeout expired"))
         jobs = [job for job in jobs if not job.is_answered]
         results = self._results([job.request for job in jobs])

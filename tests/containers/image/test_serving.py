@@ -27,9 +27,10 @@ QUICK_HEALTHCHECK = {
     "start_period": START_S * SECOND,
 }
 KILL = """
+begin="%s"
 for folder in /proc/[0-9]*; do
   words=$(tr '\\0' ' ' <"$folder/cmdline")
-  if [[ $words == "%s"* ]]; then kill -KILL "${folder#/proc/}"; break; fi
+  if [[ $words == $begin* ]]; then kill -KILL "${folder#/proc/}"; break; fi
 done
 """
 STUB = "/opt/tritonserver/backends/python/triton_python_backend_stub"
@@ -113,15 +114,20 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, end):
         assert list(Path(scratch).iterdir()) == []
 
 
-def test_a_dead_stub_makes_the_container_unhealthy(runner, image):
-    server = runner.start(image.tag, healthcheck=QUICK_HEALTHCHECK)
+@pytest.mark.parametrize(
+    ("limits", "models"),
+    [({}, "/opt/numl/models/cpu"), ({"NUML_WAITING": "7"}, "/tmp/numl-models-??????")],
+    ids=["the image's limits", "limits of its own"],
+)
+def test_a_dead_stub_makes_the_container_unhealthy(runner, image, limits, models):
+    server = runner.start(image.tag, healthcheck=QUICK_HEALTHCHECK, environment=limits)
 
     def state() -> str:
         server.container.reload()
         return str(server.container.attrs["State"]["Health"]["Status"])
 
     until(lambda: state() == "healthy", "healthy")
-    server.exec("bash", "-c", KILL % f"{STUB} /opt/numl/models/cpu/nugraph3/")
+    server.exec("bash", "-c", KILL % f"{STUB} {models}/nugraph3/")
     until(lambda: state() == "unhealthy", "unhealthy")
     status, words = server.exec(HEALTH)
     assert status == 1

@@ -92,8 +92,9 @@ class Sender:
 
 
 class Request:
-    def __init__(self, tensors, outputs, *, cancelled=False, failures=0):
+    def __init__(self, tensors, outputs, *, cancelled=False, failures=0, timeout=0):
         self._tensors, self._outputs, self._cancelled = tensors, outputs, cancelled
+        self._timeout = timeout
         self.sender = Sender(failures)
         self.was_taken = False
 
@@ -105,6 +106,10 @@ class Request:
 
     def is_cancelled(self):
         return self._cancelled
+
+    def timeout(self):
+        """Return the request parameter (microseconds), 0 without."""
+        return self._timeout
 
     def get_response_sender(self):
         self.was_taken = True

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numl_serving import judging
 from numl_serving.health import main
 from numl_serving.judging import UnhealthyError, check_repository
 from played_triton import GOLDEN, HITS, Triton
@@ -80,12 +81,26 @@ def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(triton, re
     assert "nugraph2: Stub process 'nugraph2_0_0' is not healthy." in capsys.readouterr().out
 
 
-def list_processes(folder: Path, *models: str) -> Path:
-    """Write command lines as /proc shows them; that of a dead process is empty."""
-    stub = "/opt/tritonserver/backends/python/triton_python_backend_stub"
-    lines = [f"{stub}\0{folder.parent}/{model}/1/model.py\0region\0" for model in models]
+def list_processes(
+    folder: Path, *models: str, served: str | None = None, servers: dict[int, str] | None = None
+) -> Path:
+    """Write command lines as /proc shows them; that of a dead process is empty.
+
+    Args:
+        folder: Where to.
+        models: Those that have a stub.
+        served: The repository that they come from; None: the folder's parent.
+        servers: Repositories by the HTTP ports of the servers that are to be seen.
+    """
+    triton, served = "/opt/tritonserver", served or str(folder.parent)
+    stub = f"{triton}/backends/python/triton_python_backend_stub"
+    lines = [f"{stub}\0{served}/{model}/1/model.py\0region\0" for model in models]
     # Another server's.
     lines += [f"{stub}\0/elsewhere/models/{model}/1/model.py\0region\0" for model in models]
+    lines += [
+        f"{triton}/bin/tritonserver\0--model-repository={repository}\0--http-port={port}\0"
+        for port, repository in (servers or {}).items()
+    ]
     for number, line in enumerate([*lines, "", "bash\0"]):
         (folder / str(number)).mkdir(parents=True)
         (folder / str(number) / "cmdline").write_text(line)
@@ -100,6 +115,31 @@ def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
     server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     with pytest.raises(UnhealthyError, match=r"^nugraph3: 1 of its 2 processes are gone$"):
         check_repository(server, repository, processes)
+
+
+def test_stubs_are_those_of_the_repository_that_the_server_has_been_given(
+    triton, repository, tmp_path
+):
+    """With limits of its own, an image serves a copy; another server may serve the image's."""
+    copy = "/tmp/numl-models-aB3xYz"
+    servers = {triton.port: f"{copy}/", triton.port + 1: "/elsewhere/models", 1: str(tmp_path)}
+    alive = ("nugraph2", "nugraph2", "nugraph3")
+    processes = list_processes(tmp_path / "proc", *alive, served=copy, servers=servers)
+    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
+    with pytest.raises(UnhealthyError, match=r"^nugraph3: 1 of its 2 processes are gone$"):
+        check_repository(server, repository, processes)
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_stubs_of_a_repository_just_below_the_root_are_counted(triton, tmp_path, is_seen):
+    servers = {triton.port: "/models"} if is_seen else {}
+    processes = tmp_path / "proc"
+    list_processes(processes, "nugraph3", served="/models", servers=servers)
+    if not is_seen:
+        shutil.rmtree(processes / "1")  # the other server's
+    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
+    told = judging._loss(server, Path("/models/nugraph3/1"), processes)
+    assert told == "1 of its 2 processes are gone"
 
 
 def test_stubs_are_counted_for_each_gpu(triton, repository, tmp_path):

@@ -19,15 +19,20 @@ from comparing import RANDOM, assert_as_near_as_nugraph
 from hypothesis import given
 from hypothesis import strategies as st
 from numl_serving import native
-from numl_serving.errors import EventError, ModelFilesError
+from numl_serving.batches import Limits
+from numl_serving.errors import EventError, ModelFilesError, attempt
 from numl_serving.event import Event
 from numl_serving.native import NativeModel, cluster
 from numl_serving.shapes import weight_shapes
+from numl_serving.torch_runtime import TorchEngine
 from numpy.typing import NDArray
 from oracle import KINDS, card_of, random_event, random_weights
 from sklearn.cluster import DBSCAN
-from small_models import CARDS
+from small_models import CARDS, NUGRAPH3
+from small_models import random_event as small_event
 from small_models import random_weights as small_weights
+
+from numl_formats.card import Embedding, Head
 
 
 def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> NDArray[Any]:
@@ -101,6 +106,31 @@ def test_many_points_in_one_place_take_about_as_long_as_as_many_apart():
         assert taken["together"] < 20 * taken["apart"]
 
 
+def test_more_points_than_are_clustered_are_the_event_s_fault():
+    with pytest.raises(EventError) as caught:
+        cluster(np.zeros((20_001, 2), np.float32), 0.5, 3)
+    assert str(caught.value) == (
+        "the event has 20001 hits to find instances among: at most 20000 are taken"
+    )
+
+
+@pytest.mark.parametrize("hits", [20_000, 20_001])
+def test_pytorch_and_the_library_refuse_to_cluster_the_same_events(hits):
+    # All hits are taken, and lie far apart: few are another's neighbours.
+    rule = replace(NUGRAPH3.clustering, signal=None, semantic=None, eps=1e-9)
+    card = replace(NUGRAPH3, network=replace(NUGRAPH3.network, iterations=1), clustering=rule)
+    event, weights = small_event(card.schema, hits, 0), small_weights(card)
+    (by_torch,) = TorchEngine(card, weights, "cpu", None, Limits()).run([event]).outputs
+    by_library = attempt(NativeModel(card, weights).infer, event)
+    if hits > 20_000:
+        assert isinstance(by_library, EventError)
+        assert isinstance(by_torch, EventError)
+        assert str(by_library) == str(by_torch)
+    else:
+        assert isinstance(by_library, dict)
+        assert isinstance(by_torch, dict)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_biases_than_weights_are_refused_by_the_library_itself(kind, monkeypatch):
     monkeypatch.setattr(native, "check_weights", lambda card, shapes: None)
@@ -147,6 +177,48 @@ def test_weights_that_planes_share_are_those_of_each_plane(card):
         some = {name: (shared if name.startswith(layer) else apart)[name] for name in apart}
         for name, array in NativeModel(card, some).infer(event).items():
             np.testing.assert_array_equal(array, expected[name])
+
+
+@pytest.mark.parametrize("nexus", ["sum", "concat"])
+def test_a_layer_may_be_there_for_each_plane_while_the_others_are_shared(nexus):
+    card = replace(NUGRAPH3, network=replace(NUGRAPH3.network, nexus=nexus))
+    rng, planes = np.random.default_rng(0), len(card.planes)
+    event = random_event(rng, 90, schema=card.schema)
+    shapes = weight_shapes(card)
+    shared = {
+        name: np.asarray(rng.normal(0, 0.5, list(map(abs, shape))), np.float32)
+        for name, shape in shapes.items()
+    }
+    layers = sorted({n.rpartition(".")[0] for n, shape in shapes.items() if shape[:1] == (-1,)})
+    wrong = set()
+    for layer in layers:
+        weights = dict(shared)
+        for name in (f"{layer}.weight", f"{layer}.bias"):
+            weights[name] = np.asarray(rng.normal(0, 0.5, (planes, *shapes[name][1:])), np.float32)
+        (expected,) = TorchEngine(card, weights, "cpu", None, Limits()).run([event]).outputs
+        assert isinstance(expected, dict)
+        for name, array in NativeModel(card, weights).infer(event).items():
+            # Labels follow from the rest, and change where rounding moves a hit.
+            if array.dtype.kind == "f":
+                largest = np.abs(expected[name]).max()
+                if np.abs(array - expected[name]).max() > 1e-4 * largest:
+                    wrong.add(layer)
+    assert wrong == set()
+
+
+def test_heads_on_an_embedding_are_for_all_planes():
+    card = replace(
+        NUGRAPH3,
+        network=replace(NUGRAPH3.network, embedding=Embedding(2, 4, 3)),
+        heads=(*NUGRAPH3.heads, Head("instance_beta", "of", "hit", 1, "sigmoid")),
+    )
+    weights = small_weights(card)
+    NativeModel(card, weights)
+    for head in ("instance", "instance_beta"):
+        names = [f"heads.{head}.{part}" for part in ("bias", "weight")]
+        apart = weights | {name: np.repeat(weights[name][:1], 3, axis=0) for name in names}
+        with pytest.raises(ModelFilesError, match=rf"^weight {names[0]} has shape \[3, "):
+            NativeModel(card, apart)
 
 
 def test_an_event_is_answered_the_same_where_no_file_can_be_opened():
