@@ -48,6 +48,8 @@ def add_instances(
         wanted &= in_order(clustering.semantic).argmax(axis=1) != clustering.background
     labels = np.full(len(rows), -1, np.int32)
     coordinates = in_order(clustering.embedding)[wanted]
+    if coordinates.ndim == 1:  # a head of width 1 has no axis for it
+        coordinates = coordinates[:, None]
     labels[wanted] = cluster(coordinates, clustering.eps, clustering.min_samples)
     sizes = [len(outputs[f"{clustering.embedding}_{plane}"]) for plane in planes]
     ends = np.cumsum([0, *sizes]).tolist()

@@ -21,6 +21,7 @@ OUTPUTS = {
 }
 
 
+@pytest.mark.parametrize("has_axis", [True, False])
 @pytest.mark.parametrize(
     ("changes", "chosen"),
     [
@@ -30,13 +31,17 @@ OUTPUTS = {
         ({"signal": None, "semantic": None}, [0, 1, 2, 3, 4]),
     ],
 )
-def test_signal_that_is_not_background_is_clustered_in_the_order_of_the_request(changes, chosen):
+def test_signal_that_is_not_background_is_clustered_in_the_order_of_the_request(
+    changes, chosen, has_axis
+):
     def cluster(coordinates: Any, eps: float, min_samples: int) -> Any:
         assert (eps, min_samples) == (0.5, 3)
         assert coordinates[:, 0].tolist() == chosen
         return np.arange(10, 10 + len(coordinates), dtype=np.int32)
 
     outputs = dict(OUTPUTS)
+    if not has_axis:
+        outputs |= {name: OUTPUTS[name][:, 0] for name in ("ox_u", "ox_v")}
     add_instances(outputs, replace(CLUSTERING, **changes), ("u", "v"), ROWS, cluster)
     wanted = np.full(5, -1)
     wanted[chosen] = np.arange(10, 10 + len(chosen))
