@@ -19,7 +19,7 @@ RUN = """
 import os
 from numl_job.command import Remains, Signals
 with Signals() as signals, Remains() as remains:
-    words = ["sh", "-c", "trap 'echo ended; exit 7' INT; echo begun; sleep 1000"]
+    words = ["sh", "-c", "trap 'echo ended; exit 7' INT; echo begun; while :; do sleep 0.1; done"]
     raise SystemExit(signals.run(words, os.environ, remains))
 """
 
