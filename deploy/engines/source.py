@@ -11,6 +11,8 @@ from deploy.artefacts.trust import is_published, stated_in, trusted_in
 from deploy.host.errors import LaunchError, SignatureError
 from numl_formats.published import Published, Release
 
+_MOST_LINKS = 40  # as Linux follows; they may be changed while they are
+
 
 @dataclass(frozen=True)
 class Source:
@@ -66,12 +68,13 @@ def find_source(named: Path, signer: Signer | None, remedy: str) -> Source:
 
 def _hops(path: Path) -> Iterator[Path]:
     """Yield a path as it is named, then with one after another of its links followed."""
-    while True:
+    for _ in range(_MOST_LINKS):
         yield path
         link = next((each for each in (*reversed(path.parents), path) if each.is_symlink()), None)
         if link is None:
             return
         path = link.parent / link.readlink() / path.relative_to(link)
+    raise LaunchError(f"{path}: more than {_MOST_LINKS} links", "name the file itself")
 
 
 def _places(path: Path) -> Iterator[tuple[Path, str | None]]:

@@ -162,8 +162,15 @@ def test_of_two_servers_that_replace_one_a_single_one_stays(farm, submitted):
     assert submitted == []
 
 
-@pytest.mark.parametrize("fault", [errno.EDQUOT, errno.EIO])
-@pytest.mark.parametrize("method", ["renew", "entries", "stay", "leave"])
+@pytest.mark.parametrize(
+    ("method", "fault"),
+    [
+        ("renew", errno.EDQUOT),
+        ("entries", errno.EIO),
+        ("stay", errno.EDQUOT),
+        ("leave", errno.EIO),
+    ],
+)
 def test_a_file_system_in_trouble_ends_no_healthy_server(
     farm, monkeypatch, submitted, method, fault
 ):

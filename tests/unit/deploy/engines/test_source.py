@@ -55,6 +55,18 @@ def test_a_link_that_somebody_switched_chooses_no_older_release_for_who_verifies
         assert find_source(named, None, "").path == place.place / "1" / "numl.sif"
 
 
+def test_links_that_lead_to_each_other_are_no_file(place, tmp_path, monkeypatch):
+    (tmp_path / "a.sif").symlink_to("b.sif")
+    (tmp_path / "b.sif").symlink_to("a.sif")
+    for signer in (None, place.signer):
+        with pytest.raises(LaunchError, match=r"a\.sif: no such file$"):
+            find_source(tmp_path / "a.sif", signer, "build it")
+    # Made while it was looked at.
+    monkeypatch.setattr(Path, "resolve", lambda path: path)
+    with pytest.raises(LaunchError, match=r"more than 40 links$"):
+        find_source(tmp_path / "a.sif", place.signer, "build it")
+
+
 def test_a_release_that_the_statement_does_not_list_is_refused(place):
     folder = place.place / "4"
     folder.mkdir()
