@@ -20,6 +20,8 @@ LONGEST = (
     "integration/test_triton_releases.py",
     *("integration/test_fuzzing.py", "integration/failed_starts/test_environments.py"),
     *("integration/test_healing.py", "integration/test_front_door.py"),
+    *("containers/supply/test_registries.py", "containers/chart/test_drain.py"),
+    "containers/test_packed_environment.py",
 )
 
 # The library that makes Grafana's dashboard has no release for Python 3.10.

@@ -1,15 +1,18 @@
-"""A real Docker engine, a real registry, and the image, built once by the kit's own functions.
+"""A real Docker engine, a real registry, the image and the .sif, built by the kit's own functions.
 
 Nothing here is skipped where a tool is missing: the test fails and says what to install. What a
 test makes in the engine is removed again; layers that were built stay, as Docker's cache.
 """
 
+import os
 import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 import urllib.request
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,14 @@ from deploy.artefacts.context import make_context
 from deploy.artefacts.docker_client import connect
 from deploy.artefacts.image import BaseImage, BuiltImage, build_image, debian_name, ensure_base
 from deploy.artefacts.labels import Source, labels
+from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.sif_file import Compressor
+from deploy.artefacts.tools import SifTools, find_tools
 from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.environment import Environment, plan_environment
 from deploy.host.console import Say
+from deploy.host.files import locked
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
@@ -33,6 +40,8 @@ from deploy.triton.release import find_release
 from tests.kit import until
 
 RELEASE = find_release("24.10")
+EPOCH = 1_700_000_000
+SHARED = "NUMLKIT_TEST_SHARED"
 START_S = 180
 HEALTH = "/opt/numl/bin/health"
 
@@ -48,6 +57,24 @@ LOCKED_DOWN: dict[str, Any] = {
 
 def say(_text: str) -> None:
     pass
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make a folder that every user may read, for what one process makes for all."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory(prefix="numlkit-test-")
+        config.add_cleanup(folder.cleanup)
+        Path(folder.name).chmod(0o755)
+        os.environ[SHARED] = folder.name
+
+
+def made_once(name: str, make: Callable[[Path], object]) -> Path:
+    """Return what ``make`` has made at a path, here or in another process of these tests."""
+    path = Path(os.environ[SHARED], name)
+    with locked(path.with_name(f"{name}.lock")):
+        if not path.exists():
+            make(path)
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +94,7 @@ class Ingredients:
     @property
     def labels(self) -> dict[str, str]:
         """All but the base's."""
-        source = Source("0123456789abcdef", 1_700_000_000, "https://example.org/numlkit")
+        source = Source("0123456789abcdef", EPOCH, "https://example.org/numlkit")
         return labels(source, self.environment, RELEASE)
 
 
@@ -132,7 +159,38 @@ def build_from(engine, ingredients):
 @pytest.fixture(scope="session")
 def image(build_from, context, tags):
     """The image for serving, on the slim base."""
-    return build_from(context, tags("slim"))
+    with locked(Path(os.environ[SHARED], "image.lock")):  # the second finds its layers there
+        return build_from(context, tags("slim"))
+
+
+@pytest.fixture(scope="session")
+def tools():
+    return find_tools("zstd")
+
+
+@dataclass(frozen=True)
+class SifOfImage:
+    """Builds a .sif from the image with the settings of these tests."""
+
+    engine: docker.DockerClient
+    image: str
+    tools: SifTools
+
+    def __call__(self, out: Path, *, compressor: Compressor = "zstd") -> Path:
+        tools = replace(self.tools, compressor=compressor)
+        SifBuilder(tools, EPOCH, say).from_image(self.engine, self.image, out)
+        return out
+
+
+@pytest.fixture(scope="session")
+def build(engine, image, tools):
+    return SifOfImage(engine, image.tag, tools)
+
+
+@pytest.fixture(scope="session")
+def sif(build):
+    """The .sif, built from the image."""
+    return made_once("numl.sif", build)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A real Apptainer, one who types at it, and the .sif built in each way.
 
-Where root runs the tests, everything that is run is run by root and by an ordinary user.
+Where root runs the tests, everything is run by root or an ordinary user, and most of it by both.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ import pwd
 import stat
 import subprocess
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import docker
 import pytest
 
 from deploy.artefacts.image import debian_name
 from deploy.artefacts.sif import SifBuilder
-from deploy.artefacts.sif_file import Compressor
-from deploy.artefacts.tools import SifTools, find_tools
-from tests.containers.conftest import Ingredients, say
+from deploy.artefacts.tools import SifTools
+from tests.containers.conftest import EPOCH, Ingredients, made_once, say
 from tests.views import ordinary
 
-EPOCH = 1_700_000_000
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 
 
@@ -72,30 +69,6 @@ def host(request, ordinary_user):
 
 
 @pytest.fixture(scope="session")
-def tools():
-    return find_tools("zstd")
-
-
-@dataclass(frozen=True)
-class Builder:
-    """Builds from the image with the settings of these tests."""
-
-    engine: docker.DockerClient
-    image: str
-    tools: SifTools
-
-    def __call__(self, out: Path, *, compressor: Compressor = "zstd") -> Path:
-        tools = replace(self.tools, compressor=compressor)
-        SifBuilder(tools, EPOCH, say).from_image(self.engine, self.image, out)
-        return out
-
-
-@pytest.fixture(scope="session")
-def build(engine, image, tools):
-    return Builder(engine, image.tag, tools)
-
-
-@pytest.fixture(scope="session")
 def folder():
     """A folder that every user may read; its content is large and goes when the tests end."""
     with tempfile.TemporaryDirectory(prefix="numlkit-test-sif-") as name:
@@ -104,14 +77,11 @@ def folder():
 
 
 @pytest.fixture(scope="session")
-def sif(build, folder):
-    """The .sif, built from the image."""
-    return build(folder / "numl.sif")
+def sif_without_docker(context, ingredients, tools):
+    def build(out: Path) -> None:
+        build_without_docker(context, ingredients, tools, out)
 
-
-@pytest.fixture(scope="session")
-def sif_without_docker(context, ingredients, tools, folder):
-    return build_without_docker(context, ingredients, tools, folder / "without-docker.sif")
+    return made_once("without-docker.sif", build)
 
 
 def build_without_docker(

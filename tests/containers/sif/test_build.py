@@ -17,7 +17,8 @@ import pytest
 from deploy.host.errors import BuildError
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT, cache_folder
-from tests.containers.sif.conftest import Builder, build_without_docker
+from tests.containers.conftest import SifOfImage
+from tests.containers.sif.conftest import build_without_docker
 from tests.views import ORDINARY
 
 
@@ -85,7 +86,7 @@ def test_an_image_that_is_not_there_is_named_and_an_older_sif_stays(engine, tool
     out = tmp_path / "numl.sif"
     out.write_text("older")
     with pytest.raises(BuildError) as caught:
-        Builder(engine, "numlkit-test/none:none", tools)(out)
+        SifOfImage(engine, "numlkit-test/none:none", tools)(out)
     assert caught.value.cause == "the Docker engine has no image numlkit-test/none:none"
     assert list(tmp_path.iterdir()) == [out]
     assert out.read_text() == "older"

@@ -45,7 +45,9 @@ def unpacked(sif, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("form", ["sif", "unpacked"])
+@pytest.mark.parametrize(
+    ("host", "form"), [("root", "sif"), ("ordinary", "unpacked")], indirect=["host"]
+)
 def test_a_command_outside_of_the_image_asks_a_server_in_it(host, form, request, tmp_path):
     image: Path = request.getfixturevalue(form)
     program, fcl = tmp_path / "numl-exec", tmp_path / "job.fcl"
@@ -62,6 +64,7 @@ def test_a_command_outside_of_the_image_asks_a_server_in_it(host, form, request,
     assert _servers(done.stdout) == []
 
 
+@pytest.mark.parametrize("host", ["ordinary"], indirect=True)
 def test_a_job_that_is_killed_takes_its_server_with_it(host, sif):
     wait = ["sh", "-c", "echo $NUML_GRPC_URL; sleep 1000"]
     words = host.words("apptainer", "run", sif, "exec", "--", *wait)

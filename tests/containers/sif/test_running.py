@@ -79,7 +79,9 @@ def test_its_test_gives_every_models_known_answer(host, sif):
     assert [answer["ok"] for answer in answers] == [True] * len(DEFAULT_MODELS)
 
 
-@pytest.mark.parametrize("isolation", [(), ("--containall",)], ids=["shared", "containall"])
+@pytest.mark.parametrize(
+    ("host", "isolation"), [("root", ()), ("ordinary", ("--containall",))], indirect=["host"]
+)
 def test_run_serves_and_leaves_nothing(host, sif, ports, scratch, isolation, tmp_path):
     environment = _environment(ports)
     options = (*isolation, *scratch.options, "--env", environment)
@@ -104,7 +106,9 @@ def test_run_serves_and_leaves_nothing(host, sif, ports, scratch, isolation, tmp
     assert scratch.content(prefix) == []
 
 
-@pytest.mark.parametrize("action", ["run", "start"])
+@pytest.mark.parametrize(
+    ("host", "action"), [("root", "run"), ("ordinary", "start")], indirect=["host"]
+)
 def test_an_instance_serves_and_stops_cleanly(host, sif, ports, scratch, action):
     name = f"numlkit-test-{os.getpid()}"
     environment = _environment(ports)
@@ -165,10 +169,12 @@ def gzip_sif(build, folder):
     return out
 
 
+@pytest.mark.parametrize("host", ["ordinary"], indirect=True)
 def test_a_gzip_one_works_too(host, gzip_sif):
     test_its_test_gives_every_models_known_answer(host, gzip_sif)
 
 
+@pytest.mark.parametrize("host", ["ordinary"], indirect=True)
 def test_one_made_without_docker_serves(host, sif_without_docker, ports, scratch, tmp_path):
     test_run_serves_and_leaves_nothing(
         host, sif_without_docker, ports, scratch, ("--containall",), tmp_path
