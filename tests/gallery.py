@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import time
 from contextlib import closing
 from typing import Any
 from urllib.request import urlopen
@@ -19,6 +20,7 @@ from deploy.client.transport import TritonTransport
 from deploy.host.errors import RequestError
 from deploy.host.paths import CHECKOUT
 from tests.inputs import inputs_of
+from tests.kit import SOON_S
 
 GALLERY = CHECKOUT / "gallery"
 
@@ -55,6 +57,24 @@ def counts(server: triton.InferenceServerClient, model: str) -> tuple[int, int]:
     """Return how many inferences and runs of a model there were."""
     stats = server.get_inference_statistics(model).model_stats[0]
     return stats.inference_count, stats.execution_count
+
+
+def assert_counted(
+    server: triton.InferenceServerClient, before: dict[str, tuple[int, int]], wanted: dict[str, int]
+) -> dict[str, int]:
+    """Assert how many inferences there were since ``before``; return the runs that took.
+
+    A client may have its answer before Triton counts the request.
+    """
+
+    def since(place: int) -> dict[str, int]:
+        return {model: counts(server, model)[place] - before[model][place] for model in wanted}
+
+    end = time.monotonic() + SOON_S
+    while since(0) != wanted and time.monotonic() < end:
+        time.sleep(0.1)
+    assert since(0) == wanted
+    return since(1)
 
 
 def cached(server: triton.InferenceServerClient) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import tritonclient.grpc as triton
 
 from deploy.client.example import example_inputs
 from deploy.engines.server import living_stubs
-from tests.gallery import GALLERY, ask, cached, counts, outcome
+from tests.gallery import GALLERY, ask, assert_counted, cached, counts, outcome
 from tests.kit import Kit, until
 
 
@@ -34,12 +34,12 @@ def test_a_text_that_comes_again_is_answered_from_the_response_cache_and_a_refus
     server: triton.InferenceServerClient,
 ) -> None:
     text = {"text": np.array([[b"Is this text asked for twice?"]], np.object_)}
-    asked, found = counts(server, "sentence_bert")[0], cached(server)
+    before, found = {"sentence_bert": counts(server, "sentence_bert")}, cached(server)
     first, again, direct = (
         ask(server, model, text).as_numpy("vector")
         for model in ("sentence_cache", "sentence_cache", "sentence_bert")
     )
-    assert counts(server, "sentence_bert")[0] - asked == 2
+    assert_counted(server, before, {"sentence_bert": 2})
     assert np.subtract(cached(server), found).tolist() == [1, 1]
     np.testing.assert_array_equal(first, again)
     np.testing.assert_allclose(first, direct, atol=1e-6)
