@@ -97,11 +97,13 @@ class Account:
     """An ordinary user with a home folder for the test.
 
     Attributes:
+        name: The user's name.
         uid: The user's id.
         gid: The group's.
         home: The home folder.
     """
 
+    name: str
     uid: int
     gid: int
     home: Path
@@ -116,24 +118,24 @@ class Account:
         return (
             *("setpriv", "--reuid", str(self.uid), "--regid", str(self.gid)),
             *(("--groups", in_groups) if groups else ("--clear-groups",)),
-            *("env", f"HOME={self.home}", f"USER={ORDINARY}", f"XDG_CACHE_HOME={self.home}/cache"),
+            *("env", f"HOME={self.home}", f"USER={self.name}", f"XDG_CACHE_HOME={self.home}/cache"),
         )
 
 
-def ordinary() -> pwd.struct_passwd:
-    """Return the ordinary user, made if need be."""
+def ordinary(name: str = ORDINARY) -> pwd.struct_passwd:
+    """Return an ordinary user, made if need be."""
     with suppress(KeyError):
-        return pwd.getpwnam(ORDINARY)
-    subprocess.run(["/usr/sbin/useradd", "--system", "--create-home", ORDINARY], check=True)
-    return pwd.getpwnam(ORDINARY)
+        return pwd.getpwnam(name)
+    subprocess.run(["/usr/sbin/useradd", "--system", "--create-home", name], check=True)
+    return pwd.getpwnam(name)
 
 
-def account(home: Path) -> Account:
-    """Return the ordinary user with the folder ``home`` as home."""
-    found = ordinary()
+def account(home: Path, name: str) -> Account:
+    """Return an ordinary user with the folder ``home`` as home."""
+    found = ordinary(name)
     home.mkdir()
     os.chown(home, found.pw_uid, found.pw_gid)
-    return Account(found.pw_uid, found.pw_gid, home)
+    return Account(name, found.pw_uid, found.pw_gid, home)
 
 
 def shared_cache(home: Path, cache: Path, names: Iterable[str], owner: Account) -> None:

@@ -23,6 +23,7 @@ from deploy.host.paths import CHECKOUT, cache_folder
 from tests.inputs import inputs_of
 from tests.kit import SMALL, Kit, free_ports
 from tests.views import (
+    ORDINARY,
     ROOT,
     account,
     docker_group,
@@ -254,7 +255,8 @@ def other(kit, demo):
         pytest.skip("an ordinary user may not open /dev/fuse here, by which a .sif is mounted")
     with tempfile.TemporaryDirectory(prefix="numlkit-test-") as name:
         Path(name).chmod(0o755)
-        user = account(Path(name) / "home")
+        # One for each engine: they are tested side by side.
+        user = account(Path(name) / "home", f"{ORDINARY}-{kit.engine}")
         cache = cache_folder()
         made = ("checked", "environments", "triton")
         if plan_environment("serving").interpreter.private:
