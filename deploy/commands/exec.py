@@ -29,7 +29,8 @@ from numl_job.options import Job, JobError, add_job_options, split_words
 def parser() -> Parser:
     flags = make_parser("exec", __doc__ or "", deployment=False)
     flags.usage = "numlkit exec [-h] [options] [file] -- COMMAND ..."
-    flags.epilog = f"""The exit status is COMMAND's, or {FAILED} if the server did not start.
+    flags.epilog = f"""The exit status is COMMAND's; 2 if an option or a file is
+        wrong, {FAILED} if the server did not start.
         COMMAND finds the server by NUML_GRPC_URL and NUML_HTTP_URL, or in the FHiCL file."""
     add_job_options(flags)
     add_deployment_options(flags)

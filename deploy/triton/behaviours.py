@@ -65,7 +65,7 @@ EXACT_SIZES = Behaviour(
     "26.03",
     (2, 67),
     "shapes with negative sizes, or of more elements than 64 bits count, are refused",
-    "the kit's models do not set the guard against them; the environment's stays, and finds none",
+    "the guard in the kit's models is off; the one in the environment stays, and has nothing to do",
     "common, pull request 150; core, 475; seen on 26.07",
 )
 IS_READY = Behaviour(

@@ -36,8 +36,9 @@ Milliseconds, means:
 connection of its own for each stream. `sentence_cache` answers from the cache.
 
 The same three steps of `ocr` in one process, without Triton, take {ocr["in_process_ms"]:.0f} ms a
-picture. The ensemble takes {ocr["slower"]:.2f} times as long for one client, and gives {CLIENTS}
-clients {ocr["more_pictures"]:.2f} times as many pictures a second ({ocr["rate"]:.1f}).
+picture. The ensemble takes {ocr["slower"]:.2f} times as long with one client. With {CLIENTS}
+clients it reads {ocr["rate"]:.1f} pictures a second, {ocr["more_pictures"]:.2f} times as many as
+the one process.
 
 A volume of {size:.1f} MB to `brain`, and its mask of {size / 4:.1f} MB back, without computing:
 

@@ -72,8 +72,8 @@ def _beside(run: Document) -> Iterator[str]:
 
 
 def _closed(run: Document) -> Iterator[str]:
-    yield "What clients get that wait for each answer, in turn. In brackets: how much of it is left"
-    yield "with bounds, in the same half second."
+    yield "Rates for clients that send the next event only after an answer. In brackets: the rate"
+    yield "of the bounded server divided by this one, both measured within the same half second."
     yield ""
     yield "| hits | clients | " + " | ".join(CLOSED) + " |"
     yield "|---|---|" + "---|" * len(CLOSED)

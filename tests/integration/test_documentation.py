@@ -56,7 +56,7 @@ def test_the_library_labels_a_file_as_shown(demo, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 5
-    assert (tmp_path / "event.png").exists()
+    assert len(list(tmp_path.glob("event_*.png"))) == 5
 
 
 @pytest.mark.parametrize("line", ASKED, ids=str)

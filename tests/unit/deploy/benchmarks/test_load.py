@@ -76,8 +76,8 @@ A client that sends 10 events of 200 hits a second, for 10 s:
 Most memory during all of this: 1,500 MB unbounded (90 MB idle), 800 MB bounded (150 MB idle).
 No process died.
 
-What clients get that wait for each answer, in turn. In brackets: how much of it is left
-with bounds, in the same half second.
+Rates for clients that send the next event only after an answer. In brackets: the rate
+of the bounded server divided by this one, both measured within the same half second.
 
 | hits | clients | unbounded | bounded | unbounded, three processes |
 |---|---|---|---|---|
