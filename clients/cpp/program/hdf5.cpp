@@ -23,7 +23,10 @@ Handle::Handle(hid_t id, Close close, const std::string& otherwise) : id_(id), c
   }
 }
 
-void keep_quiet() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }
+void keep_quiet() {
+  H5dont_atexit();
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+}
 
 Dataset::Dataset(hid_t group, const std::string& name, const std::string& where)
     : where_(where), dataset_(H5Dopen2(group, name.c_str(), H5P_DEFAULT), H5Dclose,

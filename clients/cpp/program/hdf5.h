@@ -25,13 +25,20 @@ class Handle {
   Handle(Handle&& other) noexcept : id_(other.id_), close_(other.close_) { other.close_ = nullptr; }
   Handle& operator=(Handle&&) = delete;
   operator hid_t() const { return id_; }
+  // Close it now; false if what HDF5 still held could not be written.
+  bool closed() {
+    const Close how = close_;
+    close_ = nullptr;
+    return how(id_) >= 0;
+  }
 
  private:
   hid_t id_;
   Close close_;
 };
 
-void keep_quiet();  // HDF5 prints its own error stack otherwise
+// HDF5 prints its own error stack otherwise, and crashes at the end if a file could not be closed.
+void keep_quiet();
 
 // A dataset of numbers: [rows] or [rows, width].
 class Dataset {

@@ -54,8 +54,9 @@ void ResultsFile::add(const EventId& id, const Event& event, const Labels& label
 void ResultsFile::finish(bool complete) {
   attribute("complete", complete ? "true" : "false");
   const bool flushed = H5Fflush(*file_, H5F_SCOPE_GLOBAL) >= 0;
+  const bool closed = file_->closed();
   file_.reset();
-  if (!flushed || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (!flushed || !closed || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     std::remove(temporary_.c_str());
     throw FileError(path_ + " cannot be written");
   }
@@ -97,7 +98,8 @@ void ResultsFile::append(const std::string& name, const std::vector<T>& values, 
   const Handle space(H5Dget_space(dataset), H5Sclose, failed);
   const Handle memory(H5Screate_simple(2, count.data(), nullptr), H5Sclose, failed);
   if (H5Sselect_hyperslab(space, H5S_SELECT_SET, start.data(), nullptr, count.data(), nullptr) < 0 ||
-      H5Dwrite(dataset, type_of(values), memory, space, H5P_DEFAULT, values.data()) < 0) {
+      H5Dwrite(dataset, type_of(values), memory, space, H5P_DEFAULT, values.data()) < 0 ||
+      H5Dflush(dataset) < 0) {  // a write alone may only fill the cache
     throw FileError(failed);
   }
 }
