@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -43,6 +44,20 @@ double number(const std::string& name, const std::string& text, double least, do
     throw Error(Error::Kind::usage, name + " " + text + ": not a number it takes");
   }
   return value;
+}
+
+// What a results file would destroy is refused before anything is sent.
+void check_out(const std::string& out, const std::vector<std::string>& files) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  if (!fs::exists(out, failed)) return;
+  if (!fs::is_regular_file(out, failed)) {
+    throw Error(Error::Kind::usage, "--out " + out + " is no file: name one that may be replaced");
+  }
+  for (const std::string& file : files) {
+    if (!fs::equivalent(out, file, failed)) continue;
+    throw Error(Error::Kind::usage, "--out " + out + " is also a file to read: name another one");
+  }
 }
 
 }  // namespace
@@ -104,6 +119,7 @@ Arguments parse(int count, char** words) {
     found->second(name, equals == std::string::npos ? words[++i] : word.substr(equals + 1));
   }
   if (parsed.files.empty()) throw Error(Error::Kind::usage, "no file is given (--help)");
+  if (!parsed.out.empty()) check_out(parsed.out, parsed.files);
   return parsed;
 }
 
