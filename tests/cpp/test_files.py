@@ -139,6 +139,16 @@ def test_a_bad_file_is_refused_in_one_line(label, tmp_path, change, said):
     _one_line(label("--list", path), said)
 
 
+def test_more_events_than_memory_holds_are_not_read(label, tmp_path):
+    path = tmp_path / "events.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        del file["event_table/event_id"]
+        shape = ((1 << 32) - 1, 3)
+        file["event_table"].create_dataset("event_id", shape=shape, dtype="i4", chunks=(1024, 3))
+    _one_line(label("--list", path), "event_table has 4294967295 rows, more than 16777216")
+
+
 def _read_all(path: Path) -> None:
     with EventFile(path) as events:
         if events.path.stat().st_size and len(events) > 100:

@@ -12,6 +12,8 @@ constexpr std::uint64_t chunk = 1U << 20U;
 // More than any model takes; a table that claims more is damaged, or no table of hits.
 constexpr std::uint64_t most_rows_of_event = 1'000'000;
 constexpr std::uint64_t most_rows = 1ULL << 32U;
+// All their ids are held.
+constexpr std::uint64_t most_events = 1U << 24U;
 
 hid_t open_file(const std::string& path) {
   return H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
@@ -36,7 +38,12 @@ EventFile::EventFile(const std::string& path)
       for (const char* part : {"run", "subrun", "event"}) {
         if (events.has(part)) present.emplace_back(part);
       }
-      known = event_ids(events, 0, common_rows(events, present));
+      const std::uint64_t rows = common_rows(events, present);
+      if (rows > most_events) {
+        throw FileError(events.where + " has " + std::to_string(rows) + " rows, more than " +
+                        std::to_string(most_events) + ": split the file, or it is damaged");
+      }
+      known = event_ids(events, 0, rows);
     }
   }
   const std::uint64_t hits = common_rows(
@@ -125,7 +132,7 @@ EventFile::Table EventFile::open(const std::string& name) const {
   }
   if (has(group, sequence_name)) {
     const Dataset sequence(group, sequence_name, table.where + "/" + sequence_name);
-    if (sequence.width() != 2 || sequence.rows() > most_rows) {
+    if (sequence.width() != 2 || sequence.rows() > most_events) {
       throw FileError(sequence.where() + " is not a dataset of shape [events, 2]");
     }
     const auto events = sequence.read<std::int64_t>(0, sequence.rows(), 0);
