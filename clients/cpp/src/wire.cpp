@@ -4,12 +4,15 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <optional>
 
 namespace numl {
 namespace {
 
 constexpr std::array<const char*, planes> plane_names = {"u", "v", "y"};
+constexpr std::int64_t most_columns = 1000;  // more classes than any model has
+constexpr std::size_t most_bytes = std::numeric_limits<std::int32_t>::max();  // of a message
 
 template <typename T>
 void add(wire::InferRequest& request, const char* name, const char* datatype,
@@ -53,6 +56,8 @@ std::optional<Output> find(const wire::InferResponse& answer, const std::string&
     const std::int64_t width = tensor.shape_size() == 2 ? tensor.shape(1) : 1;
     const auto count = static_cast<std::int64_t>(raw.size() / sizeof(float));
     const bool empty = rows == 0 || width == 0;
+    // Without rows no bytes say that this is not so.
+    if (width > most_columns) refuse(name + " with " + std::to_string(width) + " columns");
     const bool fits = raw.size() % sizeof(float) == 0 && rows >= 0 && width >= 0 &&
                       (empty ? count == 0 : count % width == 0 && count / width == rows);
     if (!fits) {
@@ -98,7 +103,6 @@ std::size_t of_hits(const wire::InferResponse& answer, const std::string& name,
   std::array<std::size_t, planes> row{};
   for (std::size_t hit = 0; hit < plane_of_hit.size(); ++hit) {
     const auto plane = static_cast<std::size_t>(plane_of_hit[hit]);
-    if (plane >= planes) continue;
     const auto from = parts[plane].values.begin() + static_cast<std::ptrdiff_t>(row[plane]++ * width);
     std::copy_n(from, width, all.begin() + static_cast<std::ptrdiff_t>(hit * width));
   }
@@ -113,13 +117,25 @@ wire::InferRequest request_of(const Event& event, const std::string& model,
   request.set_model_name(model);
   request.set_model_version(version);
   const std::size_t hits = event.hit_id.size();
+  const std::size_t spacepoints = event.spacepoint_id.size();
+  if (hits > most_bytes / 24 || spacepoints > most_bytes / 16 ||
+      24 * hits + 16 * spacepoints > most_bytes - 4096) {  // 4 bytes a number; names, shapes
+    throw Error(Error::Kind::usage, "the event has " + std::to_string(hits) + " hits and " +
+                                        std::to_string(spacepoints) +
+                                        " spacepoints, which exceed the 2 GiB of a request");
+  }
+  for (std::size_t row = 0; row < event.local_plane.size(); ++row) {
+    const std::int32_t plane = event.local_plane[row];
+    if (plane >= 0 && static_cast<std::size_t>(plane) < planes) continue;
+    throw Error(Error::Kind::usage, "hit_table_local_plane: row " + std::to_string(row) + " is " +
+                                        std::to_string(plane) + ", not 0, 1 or 2");
+  }
   add(request, "hit_table_hit_id", "INT32", event.hit_id, hits);
   add(request, "hit_table_local_plane", "INT32", event.local_plane, hits);
   add(request, "hit_table_local_time", "FP32", event.local_time, hits);
   add(request, "hit_table_local_wire", "INT32", event.local_wire, hits);
   add(request, "hit_table_integral", "FP32", event.integral, hits);
   add(request, "hit_table_rms", "FP32", event.rms, hits);
-  const std::size_t spacepoints = event.spacepoint_id.size();
   const auto& ids = event.spacepoint_hit_id;
   add(request, "spacepoint_table_spacepoint_id", "INT32", event.spacepoint_id, spacepoints);
   add(request, "spacepoint_table_hit_id_u", "INT32", ids[0], spacepoints);
@@ -141,7 +157,12 @@ Labels labels_of(const wire::InferResponse& answer, const std::vector<std::int32
     labels.label.push_back(static_cast<std::int32_t>(std::max_element(row, end) - row));
   }
   if (auto scores = find(answer, "e_evt")) labels.event_scores = std::move(scores->values);
-  if (auto vertex = find(answer, "v_evt")) labels.vertex = std::move(vertex->values);
+  if (auto vertex = find(answer, "v_evt")) {
+    if (vertex->values.size() != 3) {
+      refuse("v_evt with " + std::to_string(vertex->values.size()) + " values, not x, y, z");
+    }
+    labels.vertex = std::move(vertex->values);
+  }
   return labels;
 }
 

@@ -12,7 +12,8 @@ namespace numl {
 
 inline constexpr const char* infer_method = "/inference.GRPCInferenceService/ModelInfer";
 
-// Throws Error::Kind::usage for columns of different length.
+// Throws Error::Kind::usage for columns of different length, planes that are none, and
+// an event that is too long for a message.
 wire::InferRequest request_of(const Event& event, const std::string& model,
                               const std::string& version);
 

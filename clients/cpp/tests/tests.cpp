@@ -125,11 +125,19 @@ void a_budget_is_spent_and_refilled_by_answers() {
   check(budget.take() && !budget.take(), "ten answers are worth one");
 }
 
-void columns_of_different_length_are_not_sent() {
+void what_no_server_takes_is_not_sent() {
   Event event = event_of(3);
   event.rms.pop_back();
   check(refuses([&] { request_of(event, "m", ""); }, Error::Kind::usage,
                 "hit_table_rms has 2 rows"), "a short column is named");
+  event = event_of(2);
+  event.local_plane[1] = 3;
+  check(refuses([&] { request_of(event, "m", ""); }, Error::Kind::usage,
+                "hit_table_local_plane: row 1 is 3, not 0, 1 or 2"), "a plane that is none");
+  event = event_of(0);
+  event.hit_id.resize(90'000'000);
+  check(refuses([&] { request_of(event, "m", ""); }, Error::Kind::usage, "exceed the 2 GiB"),
+        "an event that is too long");
   event = event_of(0);
   check(request_of(event, "m", "").raw_input_contents_size() == 10, "an empty event is sent");
 }
@@ -154,11 +162,18 @@ void an_answer_that_does_not_fit_is_refused() {
   told([](auto& a) { a.mutable_outputs(0)->set_shape(0, -1); }, "bytes for shape [-1, 2]");
   told([](auto& a) { a.mutable_outputs(0)->set_shape(0, std::int64_t{1} << 62); }, "bytes for");
   told([](auto& a) { a.mutable_outputs(1)->set_shape(1, std::int64_t{1} << 62); }, "columns");
+  told([](auto& a) { output(a, "v_evt", {1}, {1}); }, "v_evt with 1 values");
   told([](auto& a) { a.mutable_outputs(0)->clear_shape(); }, "0 dimensions");
   told([](auto& a) { a.mutable_raw_output_contents(0)->pop_back(); }, "7 bytes");
   told([](auto& a) { a.mutable_raw_output_contents()->RemoveLast(); }, "no values");
   told([](auto& a) { a.mutable_outputs(2)->set_shape(0, 4); a.mutable_outputs(2)->set_shape(1, 1); },
        "4 rows for 2 hits");
+  wire::InferResponse wide;  // no hits: 4e18 columns of nothing
+  for (const std::string plane : {"u", "v", "y"}) {
+    output(wide, "x_semantic_" + plane, {0, std::int64_t{1} << 62}, {});
+    output(wide, "x_filter_" + plane, {0}, {});
+  }
+  check(refuses([&] { labels_of(wide, {}); }, Error::Kind::refused, "columns"), "a wide answer");
   told([](auto& a) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(a.mutable_raw_output_contents(0)->data(), &nan, sizeof nan);
@@ -224,7 +239,7 @@ int main(int count, char** words) {
   a_server_that_has_left_gets_no_requests_and_is_as_new_when_it_returns();
   pauses_do_not_grow_beyond_seconds();
   a_budget_is_spent_and_refilled_by_answers();
-  columns_of_different_length_are_not_sent();
+  what_no_server_takes_is_not_sent();
   rows_return_to_the_order_of_the_hits();
   an_answer_that_does_not_fit_is_refused();
   addresses_are_read_as_by_numlkit();
