@@ -24,13 +24,18 @@ with scripted() as server:
     sys.stdin.read()
 """
 Answer = Callable[[int], tuple[grpc.StatusCode, str] | None]
+Alter = Callable[[int, service_pb2.ModelInferResponse], None]
 
 
 @dataclass
 class Scripted(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """Answers the request of this number, from 0, with zeros, or with a status and its words."""
+    """Answers the request of this number, from 0, with zeros, or with a status and its words.
+
+    ``alter`` changes the answer of this number.
+    """
 
     says: Answer = lambda _: None
+    alter: Alter = lambda _, __: None
     requests: list[service_pb2.ModelInferRequest] = field(default_factory=list)
     metadata: list[dict[str, str]] = field(default_factory=list)
     port: int = 0
@@ -40,7 +45,8 @@ class Scripted(service_pb2_grpc.GRPCInferenceServiceServicer):
     ) -> service_pb2.ModelInferResponse:
         self.metadata.append({m.key: m.value for m in context.invocation_metadata()})
         self.requests.append(request)
-        refused = self.says(len(self.requests) - 1)
+        number = len(self.requests) - 1
+        refused = self.says(number)
         if refused is not None:
             context.abort(*refused)
         names = [tensor.name for tensor in request.inputs]
@@ -52,6 +58,7 @@ class Scripted(service_pb2_grpc.GRPCInferenceServiceServicer):
             for name, shape in ((f"x_semantic_{plane}", [hits, 5]), (f"x_filter_{plane}", [hits])):
                 answer.outputs.add(name=name, datatype="FP32", shape=shape)
                 answer.raw_output_contents.append(np.zeros(shape, dtype=np.float32).tobytes())
+        self.alter(number, answer)
         return answer
 
 
@@ -60,9 +67,10 @@ def scripted(
     says: Answer = lambda _: None,
     pair: Pair | None = None,
     clients: Authority | None = None,
+    alter: Alter = lambda _, __: None,
 ) -> Iterator[Scripted]:
     """Serve on loopback; with ``pair`` over TLS, with ``clients`` only to those it has signed."""
-    service = Scripted(says)
+    service = Scripted(says, alter)
     server = grpc.server(ThreadPoolExecutor(16))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
     if pair is None:

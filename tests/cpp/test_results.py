@@ -5,8 +5,11 @@ import shutil
 import signal
 import subprocess
 
+import grpc
 import h5py
+import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from deploy.host.paths import CHECKOUT
 from tests.cpp.scripted import scripted
@@ -26,8 +29,74 @@ def test_a_full_disk_is_told_and_no_file_is_left(program, tmp_path, kilobytes):
         words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "20"]
         done = subprocess.run(
             [*words, "--out", tmp_path / "out.h5", EVENTS],
-            preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False,
+            preexec_fn=limit,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
     assert done.returncode == 1, done.stderr
     assert "out.h5 cannot be written" in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def _out_of(label, server, out, *flags):
+    return label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--out", out, *flags)
+
+
+def test_what_another_run_left_does_not_block_a_run_and_the_mode_is_a_new_files(label, tmp_path):
+    out = tmp_path / "out.h5"
+    (tmp_path / "out.h5.7.part").touch()
+    with scripted() as server:
+        done = _out_of(label, server, out, EVENTS)
+    assert done.returncode == 0, done.stderr
+    assert out.stat().st_mode == (tmp_path / "out.h5.7.part").stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.h5", "out.h5.7.part"]
+
+
+@pytest.mark.parametrize("name", ["events.h5", "symbolic", "hard"])
+def test_an_input_is_not_replaced_by_the_results(label, tmp_path, name):
+    path = tmp_path / "events.h5"
+    shutil.copy(EVENTS, path)
+    (tmp_path / "symbolic").symlink_to(path)
+    (tmp_path / "hard").hardlink_to(path)
+    with scripted() as server:
+        done = _out_of(label, server, tmp_path / name, EVENTS, path)
+    assert (done.returncode, server.requests) == (2, [])
+    assert f"--out {tmp_path / name} is also a file to read" in done.stderr
+    assert path.read_bytes() == EVENTS.read_bytes()
+
+
+def test_an_out_that_is_no_file_is_refused_before_anything_is_sent(label, tmp_path):
+    with scripted() as server:
+        done = _out_of(label, server, tmp_path, EVENTS)
+    assert (done.returncode, server.requests) == (2, [])
+    assert (
+        done.stderr == f"numl-label: --out {tmp_path} is no file: name one that may be replaced\n"
+    )
+
+
+def test_earlier_results_stay_if_no_event_is_answered(label, tmp_path):
+    refused = (grpc.StatusCode.PERMISSION_DENIED, "no")
+    with scripted(lambda number: refused if number >= 5 else None) as server:
+        assert _out_of(label, server, tmp_path / "out.h5", EVENTS).returncode == 0
+        assert _out_of(label, server, tmp_path / "out.h5", EVENTS).returncode == 1
+    with h5py.File(tmp_path / "out.h5") as got:
+        assert len(got["event_table/event_id"]) == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["out.h5"]
+
+
+def test_an_answer_with_other_columns_than_those_before_is_refused_and_none_slip(label, tmp_path):
+    def alter(number: int, answer: service_pb2.ModelInferResponse) -> None:
+        if number != 2:
+            answer.outputs.add(name="e_evt", datatype="FP32", shape=[2])
+            answer.raw_output_contents.append(np.array([number, 0], np.float32).tobytes())
+
+    with scripted(alter=alter) as server:
+        done = _out_of(label, server, tmp_path / "out.h5", EVENTS)
+    assert done.returncode == 1
+    assert "event 1\t100\t3: its answer has 5 classes, 0 event scores" in done.stderr
+    with h5py.File(tmp_path / "out.h5") as got:
+        assert got["event_table/event_id"][:, 2].tolist() == [1, 2, 4, 5]
+        assert got["event_table/e_evt"][:, 0].tolist() == [0, 1, 3, 4]
+        assert got.attrs["complete"] == b"false"

@@ -44,7 +44,8 @@ class Run {
     }
     while (!sent_.empty()) take();
     const std::chrono::duration<double> took = Clock::now() - started;
-    if (results_) results_->finish(failed_ == 0);
+    // An earlier file is not replaced by one in which nothing is answered.
+    if (results_ && (answered_ > 0 || failed_ == 0)) results_->finish(failed_ == 0);
     if (arguments_.json) summary(took.count());
     return failed_ == 0;
   }
@@ -77,9 +78,9 @@ class Run {
     try {
       const Labels labels = const_cast<std::future<Labels>&>(first.labels).get();
       lost_ = 0;
+      if (results_) results_->add(first.id, first.event, labels);
       ++answered_;
       latency_ += labels.latency;
-      if (results_) results_->add(first.id, first.event, labels);
       if (!results_ && !arguments_.quiet && !arguments_.json) print(first, labels);
     } catch (const Error& error) {
       lost_ = error.kind() == Error::Kind::unavailable ? lost_ + 1 : 0;

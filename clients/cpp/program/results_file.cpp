@@ -1,9 +1,13 @@
 #include "results_file.h"
 
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 namespace numl::program {
 namespace {
@@ -16,25 +20,43 @@ hid_t type_of(const std::vector<std::int64_t>&) { return H5T_NATIVE_INT64; }
 
 }  // namespace
 
+// Not named by the process alone: every container may have a process of that number.
+ResultsFile::Temporary::Temporary(const std::string& beside) : path(beside + ".XXXXXX.part") {
+  const int file = mkstemps(path.data(), 5);
+  if (file < 0) throw FileError(beside + " cannot be written: " + std::strerror(errno));
+  const mode_t mask = umask(0);
+  umask(mask);
+  fchmod(file, 0666 & ~mask);  // what any other new file gets
+  close(file);
+}
+
+ResultsFile::Temporary::~Temporary() { std::remove(path.c_str()); }
+
 ResultsFile::ResultsFile(const std::string& path, const std::string& model)
-    : path_(path), temporary_(path + "." + std::to_string(getpid()) + ".part") {
-  file_ = std::make_unique<Handle>(
-      H5Fcreate(temporary_.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), H5Fclose,
-      path + " cannot be written");
+    : path_(path),
+      temporary_(path),
+      file_(H5Fcreate(temporary_.path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, H5P_DEFAULT), H5Fclose,
+            path + " cannot be written") {
   for (const char* table : {"hit_table", "event_table"}) {
-    const Handle group(H5Gcreate2(*file_, table, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
+    const Handle group(H5Gcreate2(file_, table, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
                        path + " cannot be written");
   }
   attribute("model", model);
 }
 
-ResultsFile::~ResultsFile() {
-  if (!file_) return;
-  file_.reset();
-  std::remove(temporary_.c_str());
-}
 
 void ResultsFile::add(const EventId& id, const Event& event, const Labels& labels) {
+  const std::array<std::size_t, 3> widths = {labels.classes, labels.event_scores.size(),
+                                             labels.vertex.size()};
+  if (!widths_) widths_ = widths;
+  if (widths != *widths_) {
+    const auto told = [](const std::array<std::size_t, 3>& of) {
+      return std::to_string(of[0]) + " classes, " + std::to_string(of[1]) + " event scores and " +
+             std::to_string(of[2]) + " coordinates of a vertex";
+    };
+    throw Error(Error::Kind::refused, "its answer has " + told(widths) + ", the answers before " +
+                                          told(*widths_) + ": ask servers of one model");
+  }
   std::vector<std::int64_t> ids;
   ids.reserve(3 * event.hit_id.size());
   for (std::size_t i = 0; i < event.hit_id.size(); ++i) ids.insert(ids.end(), id.begin(), id.end());
@@ -53,11 +75,9 @@ void ResultsFile::add(const EventId& id, const Event& event, const Labels& label
 
 void ResultsFile::finish(bool complete) {
   attribute("complete", complete ? "true" : "false");
-  const bool flushed = H5Fflush(*file_, H5F_SCOPE_GLOBAL) >= 0;
-  const bool closed = file_->closed();
-  file_.reset();
-  if (!flushed || !closed || std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-    std::remove(temporary_.c_str());
+  const bool flushed = H5Fflush(file_, H5F_SCOPE_GLOBAL) >= 0;
+  const bool closed = file_.closed();
+  if (!flushed || !closed || std::rename(temporary_.path.c_str(), path_.c_str()) != 0) {
     throw FileError(path_ + " cannot be written");
   }
 }
@@ -67,7 +87,7 @@ void ResultsFile::append(const std::string& name, const std::vector<T>& values, 
   const std::string failed = path_ + " cannot be written: " + name;
   const hsize_t columns = width;
   const hsize_t rows = values.size() / width;
-  if (!has(*file_, name)) {
+  if (!has(file_, name)) {
     const std::array<hsize_t, 2> none = {0, columns}, most = {H5S_UNLIMITED, columns};
     const std::array<hsize_t, 2> chunk = {std::max<hsize_t>(1, chunk_bytes / (columns * sizeof(T))),
                                           columns};
@@ -77,20 +97,16 @@ void ResultsFile::append(const std::string& name, const std::vector<T>& values, 
         H5Pset_deflate(how, 1) < 0) {
       throw FileError(failed);
     }
-    const Handle made(H5Dcreate2(*file_, name.c_str(), type_of(values), space, H5P_DEFAULT, how,
+    const Handle made(H5Dcreate2(file_, name.c_str(), type_of(values), space, H5P_DEFAULT, how,
                                  H5P_DEFAULT),
                       H5Dclose, failed);
   }
   if (rows == 0) return;
-  const Handle dataset(H5Dopen2(*file_, name.c_str(), H5P_DEFAULT), H5Dclose, failed);
+  const Handle dataset(H5Dopen2(file_, name.c_str(), H5P_DEFAULT), H5Dclose, failed);
   std::array<hsize_t, 2> shape{};
   {
     const Handle space(H5Dget_space(dataset), H5Sclose, failed);
     H5Sget_simple_extent_dims(space, shape.data(), nullptr);
-  }
-  if (shape[1] != columns) {
-    throw FileError(name + " has " + std::to_string(columns) + " values, " +
-                    std::to_string(shape[1]) + " for the events before");
   }
   const std::array<hsize_t, 2> start = {shape[0], 0}, count = {rows, columns};
   shape[0] += rows;
@@ -109,7 +125,7 @@ void ResultsFile::attribute(const char* name, const std::string& text) {
   const Handle type(H5Tcopy(H5T_C_S1), H5Tclose, failed);
   H5Tset_size(type, text.size() + 1);
   const Handle space(H5Screate(H5S_SCALAR), H5Sclose, failed);
-  const Handle made(H5Acreate2(*file_, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+  const Handle made(H5Acreate2(file_, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
                     failed);
   if (H5Awrite(made, type, text.c_str()) < 0) throw FileError(failed);
 }

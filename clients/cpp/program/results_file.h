@@ -1,7 +1,9 @@
 // Labels in an HDF5 file, in the layout of numlkit infer's results.
 #pragma once
 
-#include <memory>
+#include <array>
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,21 +18,31 @@ namespace numl::program {
 class ResultsFile {
  public:
   ResultsFile(const std::string& path, const std::string& model);
-  ~ResultsFile();
   ResultsFile(const ResultsFile&) = delete;
   ResultsFile& operator=(const ResultsFile&) = delete;
 
+  // Throws Error::Kind::refused, and adds nothing, if the answer has other columns than the first.
   void add(const EventId& id, const Event& event, const Labels& labels);
   void finish(bool complete);
 
  private:
+  // An empty file beside the results, of a name that no other has; removed if it is still there.
+  struct Temporary {
+    explicit Temporary(const std::string& beside);
+    ~Temporary();
+    Temporary(const Temporary&) = delete;
+    Temporary& operator=(const Temporary&) = delete;
+    std::string path;
+  };
+
   template <typename T>
   void append(const std::string& name, const std::vector<T>& values, std::size_t width);
   void attribute(const char* name, const std::string& text);
 
   std::string path_;
-  std::string temporary_;
-  std::unique_ptr<Handle> file_;
+  std::optional<std::array<std::size_t, 3>> widths_;  // of an answer's columns
+  Temporary temporary_;
+  Handle file_;
 };
 
 }  // namespace numl::program
