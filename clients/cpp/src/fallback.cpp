@@ -56,7 +56,8 @@ void LocalServer::start() {
 
 std::string LocalServer::failure() {
   int status = 0;
-  if (pid_ > 0 && wait_for(pid_, &status, WNOHANG) == pid_) {
+  // None to wait for: a program that ignores SIGCHLD is not told with which status it ended.
+  if (pid_ > 0 && wait_for(pid_, &status, WNOHANG) != 0) {
     pid_ = 0;
     if (status != 0) {
       const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
