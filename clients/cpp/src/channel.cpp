@@ -1,9 +1,9 @@
 #include "channel.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 namespace numl {
@@ -21,14 +21,22 @@ bool is_above_rate(const grpc::Status& status) {
          !contains(said, "larger than max");
 }
 
+// A file's bytes; none if it cannot be read. Without this way round, a folder would throw.
+std::string bytes_of(const std::string& path) {
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes ? bytes.str() : std::string();
+}
+
 // gRPC has authorities of its own; a site's are the host's.
 std::string host_authorities() {
   const char* named = std::getenv("SSL_CERT_FILE");
   for (const char* path : {named, "/etc/ssl/certs/ca-certificates.crt",
                            "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"}) {
     if (path == nullptr) continue;
-    std::ifstream file(path, std::ios::binary);
-    if (file) return {std::istreambuf_iterator<char>(file), {}};
+    std::string authorities = bytes_of(path);
+    if (!authorities.empty()) return authorities;
   }
   return {};
 }
@@ -36,6 +44,11 @@ std::string host_authorities() {
 }  // namespace
 
 Keepalive keepalive;
+
+bool is_port(const std::string& text) {
+  return !text.empty() && text.size() <= 5 && text.front() != '0' &&
+         text.find_first_not_of("0123456789") == std::string::npos && std::stoi(text) <= 65535;
+}
 
 Address Address::parse(const std::string& text) {
   Address address;
@@ -54,15 +67,30 @@ Address Address::parse(const std::string& text) {
   }
   const auto bracket = address.target.rfind(']');
   const auto colon = address.target.find(':', bracket == std::string::npos ? 0 : bracket);
-  if (colon == std::string::npos) address.target += address.tls ? ":443" : ":8001";
+  if (colon == std::string::npos) {
+    address.target += address.tls ? ":443" : ":8001";
+  } else if (!is_port(address.target.substr(colon + 1))) {
+    throw Error(Error::Kind::usage, text + ": the port must be a number from 1 to 65535");
+  }
   return address;
 }
 
 std::string read_file(const std::string& path, const std::string& what) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (!file || text.empty()) throw Error(Error::Kind::usage, path + ": no " + what + " to read");
+  std::string text = bytes_of(path);
+  if (text.empty()) throw Error(Error::Kind::usage, path + ": no " + what + " to read");
   return text;
+}
+
+std::string read_token(const std::string& path) {
+  std::string token = read_file(path, "token");
+  token.erase(token.find_last_not_of(" \r\n\t") + 1);
+  token.erase(0, token.find_first_not_of(" \r\n\t"));
+  if (token.empty()) throw Error(Error::Kind::usage, path + ": no token to read");
+  const auto is_visible = [](char c) { return c >= 0x20 && c <= 0x7e; };
+  if (!std::all_of(token.begin(), token.end(), is_visible)) {  // gRPC would end the process
+    throw Error(Error::Kind::usage, path + ": no token, which is one line of ASCII");
+  }
+  return token;
 }
 
 std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options) {
@@ -75,9 +103,10 @@ std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& op
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive.timeout_ms);
   // Its name in later releases.
   arguments.SetInt("grpc.http2.ping_timeout_ms", keepalive.timeout_ms);
-  // The pool decides when to look at a server again, so the channel must not wait longer.
+  // The pool decides when to look at a server again, so the channel must not wait longer. The
+  // least is also what connecting may take, and a far or busy host takes seconds.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   auto credentials = grpc::InsecureChannelCredentials();
   if (address.tls) {

@@ -27,7 +27,11 @@ struct Keepalive {
 };
 extern Keepalive keepalive;
 
+bool is_port(const std::string& text);
+
+// Throw Error::Kind::usage.
 std::string read_file(const std::string& path, const std::string& what);
+std::string read_token(const std::string& path);
 std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options);
 
 // What the end of a call means for the request.

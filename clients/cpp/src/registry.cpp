@@ -14,6 +14,7 @@
 #include <string>
 #include <system_error>
 
+#include "channel.h"
 #include "numl_registry.pb.h"
 
 namespace numl {
@@ -75,8 +76,7 @@ bool is_address(const std::string& url) {
                        is_made_of(host.substr(1, host.size() - 2), "0123456789ABCDEFabcdef:.");
   const bool is_name = is_made_of(host, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
                                         "0123456789._-");
-  return (is_ipv6 || is_name) && is_made_of(port, "0123456789") && port.size() <= 5 &&
-         port.front() != '0' && std::stoi(port) <= 65535;
+  return (is_ipv6 || is_name) && is_port(port);
 }
 
 }  // namespace

@@ -186,6 +186,9 @@ void addresses_are_read_as_by_numlkit() {
   check(Address::parse("[::1]:9").target == "[::1]:9", "IPv6");
   check(Address::parse("[::1]").target == "[::1]:8001", "IPv6 without a port");
   check(refuses([] { Address::parse("http://host"); }, Error::Kind::usage, "scheme"), "a scheme");
+  for (const char* port : {"host:", "host:0", "host:65536", "host:abc", "grpc://[::1]:-1"}) {
+    check(refuses([&] { Address::parse(port); }, Error::Kind::usage, "from 1 to 65535"), port);
+  }
   check(refuses([] { Address::parse("host/path"); }, Error::Kind::usage, "address"), "a path");
 }
 
