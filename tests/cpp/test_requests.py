@@ -1,11 +1,14 @@
 """What the C++ client does when servers refuse, hang, die or want to know who asks."""
 
 import json
+import signal
 import subprocess
 import sys
+import threading
 
 import grpc
 import pytest
+from tritonclient.grpc import service_pb2
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
@@ -75,6 +78,44 @@ def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label):
         assert done.returncode == 1
         assert "Exceeds maximum queue size: try again in 1 s" in done.stderr
     assert len(server.requests) <= 8 + 2 * 16
+
+
+def test_a_request_that_only_waited_ends_with_the_servers_last_words(label):
+    with scripted(lambda _: AWAY) as server:
+        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", 1)
+        said = label(*where, "--timeout", 0.3, EVENTS).stderr.splitlines()
+    assert len(said) == 2
+    assert all("Exceeds maximum queue size" in line for line in said), said
+
+
+def test_a_deadline_of_the_servers_own_is_told_in_its_words(label):
+    late = (grpc.StatusCode.DEADLINE_EXCEEDED, "upstream request timeout")
+    with scripted(lambda _: late) as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--quiet", EVENTS)
+    said = f"event 1\t100\t1: grpc://127.0.0.1:{server.port}: upstream request timeout\n"
+    assert done.stderr.startswith("numl-label: " + said)
+
+
+def test_an_answer_of_any_width_ends_in_one_line(label):
+    def wide(_: int, answer: service_pb2.ModelInferResponse) -> None:
+        for output in answer.outputs:
+            if "semantic" in output.name:
+                output.shape[1] = 1 << 62
+
+    with scripted(alter=wide) as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--quiet", EVENTS)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 5
+    assert "x_semantic_u with 4611686018427387904 columns" in done.stderr
+
+
+def test_a_server_that_takes_seconds_to_accept_is_waited_for(label):
+    with stoppable() as slow:
+        slow.stop()
+        threading.Timer(3, slow.process.send_signal, [signal.SIGCONT]).start()
+        done = label("--url", f"127.0.0.1:{slow.port}", "--json", EVENTS)
+    told = json.loads(done.stdout)
+    assert (told["events"], told["retries"]) == (5, 0), done.stderr
 
 
 def test_a_missing_model_is_told_at_once(label):
@@ -159,7 +200,6 @@ def test_a_fallback_that_cannot_start_is_told_at_once(label):
 def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
     """Compared with the messages of Triton's own client."""
     from google.protobuf import descriptor_pb2
-    from tritonclient.grpc import service_pb2
 
     folder = CHECKOUT / "clients" / "cpp" / "proto"
     words = ["protoc", f"-I{folder}", f"--descriptor_set_out={tmp_path}/set", "numl_wire.proto"]
@@ -185,6 +225,7 @@ def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
         (["--url"], "--url needs a value"),
         (["x.h5"], "no server is given"),
         (["--url", "http://h", "x.h5"], "scheme"),
+        (["--url", "h:99999", "x.h5"], "h:99999: the port must be a number from 1 to 65535"),
         (["--url", "h", "--timeout", "nan", "x.h5"], "--timeout nan"),
         (["--url", "h", "--in-flight", "0", "x.h5"], "--in-flight 0"),
         (["--url", "h", "--cert", "c", "x.h5"], "go together"),

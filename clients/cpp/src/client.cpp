@@ -123,8 +123,9 @@ class Client::Impl {
       throw Error(Error::Kind::unavailable,
                   folder + " names no server (numlkit status shows why)");
     }
-    for (const std::string& server : servers) add(checked(server, options_));
-    if (local_.configured()) Address::parse(options_.fallback.server);
+    for (const std::string& server : servers) add(connected(checked(server, options_)));
+    if (local_.configured()) fallback_ = connected(Address::parse(options_.fallback.server));
+    if (!options_.token_file.empty()) token();
     thread_ = std::thread([this] { run(); });
   }
 
@@ -157,9 +158,22 @@ class Client::Impl {
   }
 
  private:
-  void add(const Address& address) {
-    servers_.push_back({address, connect(address, options_)});
+  Server connected(const Address& address) const { return {address, connect(address, options_)}; }
+
+  void add(Server server) {
+    servers_.push_back(std::move(server));
     pool_.add();
+  }
+
+  // Who renews a token may empty its file first, or remove it: the one before is good until then.
+  std::string token() {
+    const std::lock_guard lock(token_mutex_);
+    try {
+      token_ = read_token(options_.token_file);
+    } catch (const Error&) {
+      if (token_.empty()) throw;
+    }
+    return token_;
   }
 
   // See which servers the folder names by now. It is read without the lock: that may take long.
@@ -178,7 +192,7 @@ class Client::Impl {
       }
     }
     if (there.empty()) return;
-    if (local_.started()) there.push_back(number_of(Address::parse(options_.fallback.server)));
+    if (local_.started()) there.push_back(number_of(fallback_->address));
     pool_.use(there);
   }
 
@@ -186,7 +200,7 @@ class Client::Impl {
     for (std::size_t i = 0; i < servers_.size(); ++i) {
       if (servers_[i].address.url() == address.url()) return i;
     }
-    add(address);
+    add(connected(address));
     return servers_.size() - 1;
   }
 
@@ -208,10 +222,10 @@ class Client::Impl {
       start(*request, channel, tls);
       request.release();  // the completion queue has it now
       lock.lock();
-    } catch (const Error& error) {  // a token that cannot be read
+    } catch (const std::exception& error) {  // no memory
       lock.lock();
       pool_.ended(*chosen);
-      fail(std::move(request), error, lock);
+      fail(std::move(request), Error(Error::Kind::refused, error.what()), lock);
     }
   }
 
@@ -222,9 +236,7 @@ class Client::Impl {
         std::chrono::system_clock::now() +
         std::chrono::duration_cast<std::chrono::system_clock::duration>(left));
     if (tls && !options_.token_file.empty()) {
-      std::string token = read_file(options_.token_file, "token");
-      token.erase(token.find_last_not_of(" \r\n\t") + 1);
-      request.context->AddMetadata("authorization", "Bearer " + token);
+      request.context->AddMetadata("authorization", "Bearer " + token());
     }
     request.answer.Clear();
     Stub stub(channel);
@@ -265,14 +277,16 @@ class Client::Impl {
     Server& server = servers_[request->server];
     request->last_error = server.address.url() + ": " + reason(request->status);
     if (what == End::refused || what == End::deadline) {
-      const bool refused = what == End::refused;
+      // A server, or a proxy before it, may have a shorter deadline of its own.
+      const bool is_ours = what == End::deadline && Clock::now() >= request->deadline;
+      const auto kind = what == End::refused ? Error::Kind::refused : Error::Kind::deadline;
+      const Error error(kind, is_ours ? server.address.url() + ": no answer within " +
+                                            seconds(options_.timeout)
+                                      : request->last_error);
       pool_.ended(request->server);
-      const Error error =
-          refused ? Error(Error::Kind::refused, request->last_error)
-                  : Error(Error::Kind::deadline, server.address.url() + ": no answer within " +
-                                                     seconds(options_.timeout));
       return fail(std::move(request), error, lock);
     }
+    last_error_ = request->last_error;
     pool_.lost(request->server, request->started, Clock::now());
     if (what == End::no_model && statistics_.answered == 0) {
       server.lacks_model = true;
@@ -301,7 +315,7 @@ class Client::Impl {
     try {
       labels = labels_of(request->answer, request->plane_of_hit);
       labels.latency = latency;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {  // it does not fit, or no memory
       wrong = error.what();
     }
     std::unique_lock lock(mutex_);
@@ -341,8 +355,9 @@ class Client::Impl {
       Owned request = std::move(waiting.front());
       waiting.pop_front();
       if (now >= request->deadline) {
-        const std::string cause = "unreachable for " + seconds(options_.timeout) + ": " +
-                                  request->last_error;
+        std::string known = request->last_error.empty() ? last_error_ : request->last_error;
+        if (known.empty()) known = "the fallback server has not started yet";
+        const std::string cause = "unreachable for " + seconds(options_.timeout) + ": " + known;
         fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
       } else if (!lost.empty() && pool_.all_away()) {
         fail(std::move(request), Error(Error::Kind::unavailable, lost), lock);
@@ -358,7 +373,7 @@ class Client::Impl {
     if (pool_.size() > 0 && now - *all_away_since_ < options_.fallback.after) return;
     local_.start();
     statistics_.fallback_started = true;
-    add(Address::parse(options_.fallback.server));
+    add(*fallback_);
   }
 
   const Options options_;
@@ -370,6 +385,10 @@ class Client::Impl {
   std::deque<Owned> waiting_;
   std::size_t under_way_ = 0;
   std::optional<Time> all_away_since_;
+  std::string last_error_;  // of any server that was away
+  std::optional<Server> fallback_;
+  std::mutex token_mutex_;
+  std::string token_;
   Time next_look_ = Clock::now() + look_pause;
   Statistics statistics_;
   LocalServer local_;

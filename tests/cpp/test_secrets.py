@@ -1,0 +1,58 @@
+"""Tokens and certificates that cannot be used, or are renewed while they are."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.host.paths import CHECKOUT
+from tests.certificates import Authority
+from tests.cpp.scripted import scripted
+
+EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+
+
+def _wrong_use(done: object, said: str) -> None:
+    assert getattr(done, "returncode", None) == 2, done
+    assert getattr(done, "stderr", "").startswith(f"numl-label: {said}"), done
+    assert len(getattr(done, "stderr", "").splitlines()) == 1
+
+
+@pytest.mark.parametrize("token", [b"", b"\n\n", b"abc\ndef\n", b"\xef\xbb\xbfabc\n", b"abc\0"])
+def test_what_is_no_token_is_told_in_one_line(label, tmp_path, token):
+    (tmp_path / "token").write_bytes(token)
+    done = label("--url", "grpcs://h", "--token-file", tmp_path / "token", EVENTS)
+    _wrong_use(done, f"{tmp_path}/token: no token")
+
+
+@pytest.mark.parametrize(("flag", "what"), [("--token-file", "token"), ("--ca", "certificates")])
+def test_a_folder_in_place_of_a_secret_is_told_in_one_line(label, tmp_path, flag, what):
+    done = label("--url", "grpcs://h", flag, tmp_path, EVENTS)
+    _wrong_use(done, f"{tmp_path}: no {what} to read")
+
+
+def test_secrets_of_the_fallback_server_are_read_before_it_is_needed(label):
+    flags = ("--fallback", "sleep 9", "--fallback-url", "grpcs://h", "--ca", "/nowhere")
+    _wrong_use(label(*flags, EVENTS), "/nowhere: no certificates to read")
+
+
+def test_a_folder_of_authorities_is_passed_over(label, monkeypatch):
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/ssl/certs")
+    done = label("--url", "grpcs://127.0.0.1:1", "--timeout", 0.3, EVENTS)
+    assert done.returncode == 1
+    assert "unreachable for 0.3 s: grpcs://127.0.0.1:1: " in done.stderr
+
+
+def _empty(token: Path, number: int) -> None:
+    if number == 0:
+        token.write_text("")
+
+
+def test_the_token_before_is_sent_while_the_file_is_renewed(label, tmp_path):
+    authority = Authority(tmp_path, "site")
+    token = tmp_path / "token"
+    token.write_text(" secret\r\n")
+    flags = ("--ca", authority.file, "--token-file", token, "--in-flight", 1, "--quiet")
+    with scripted(lambda n: _empty(token, n), authority.issue("127.0.0.1")) as server:
+        done = label("--url", f"grpcs://127.0.0.1:{server.port}", *flags, EVENTS)
+    assert done.returncode == 0, done.stderr
+    assert [said["authorization"] for said in server.metadata] == ["Bearer secret"] * 5
