@@ -1,5 +1,6 @@
 """What numl-label --out leaves, also when it cannot be written or the program is ended."""
 
+import os
 import resource
 import shutil
 import signal
@@ -13,6 +14,7 @@ from tritonclient.grpc import service_pb2
 
 from deploy.host.paths import CHECKOUT
 from tests.cpp.scripted import scripted
+from tests.kit import until
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
@@ -100,3 +102,46 @@ def test_an_answer_with_other_columns_than_those_before_is_refused_and_none_slip
         assert got["event_table/event_id"][:, 2].tolist() == [1, 2, 4, 5]
         assert got["event_table/e_evt"][:, 0].tolist() == [0, 1, 3, 4]
         assert got.attrs["complete"] == b"false"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_fallback_server_and_leaves_no_part_of_a_file(program, tmp_path, number):
+    flags = [
+        "--fallback",
+        f"echo $$ >{tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 60",
+    ]
+    flags += ["--fallback-url", "127.0.0.1:1", "--fallback-stop", f"touch {tmp_path}/stopped"]
+    words = [str(program), *flags, "--out", str(tmp_path / "out.h5"), str(EVENTS)]
+    client = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    until(lambda: (tmp_path / "pid").exists(), "the fallback server")
+    client.send_signal(number)
+    assert client.wait(30) == -number
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pid", "stopped"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_nohup_ignores_stays_ignored(program, tmp_path):
+    def hang_up(number: int) -> None:
+        if number == 0:
+            client.send_signal(signal.SIGHUP)
+
+    with scripted(hang_up) as server:
+        words = ["nohup", program, "--url", f"127.0.0.1:{server.port}", "--json", EVENTS]
+        client = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        client.communicate(timeout=60)
+    assert client.returncode == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--list",)])
+def test_a_reader_that_has_enough_ends_it_without_a_word(program, tmp_path, flags):
+    with scripted() as server:
+        words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "50", *flags]
+        client = subprocess.Popen(
+            [*words, *[EVENTS] * 400], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        client.stdout.readline()
+        client.stdout.close()
+        said = client.stderr.read()
+        assert (client.wait(60), said) == (0, b"")
+    assert len(server.requests) < 1000

@@ -1,4 +1,7 @@
 // numl-label: pynuml HDF5 in, labels out.
+#include <signal.h>
+
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +14,7 @@
 #include "event_file.h"
 #include "numl/client.h"
 #include "results_file.h"
+#include "signals.h"
 
 namespace {
 
@@ -24,6 +28,15 @@ std::string written(const EventId& id) {
 
 void complain(const std::string& line) { std::fprintf(stderr, "numl-label: %s\n", line.c_str()); }
 
+struct NotPrinted {
+  bool nobody_reads;
+};
+
+// Throws NotPrinted for what printf returns if it fails.
+void printed(int count) {
+  if (count < 0) throw NotPrinted{errno == EPIPE};
+}
+
 struct Sent {
   EventId id;
   Event event;
@@ -34,7 +47,15 @@ class Run {
  public:
   explicit Run(const Arguments& arguments) : arguments_(arguments), client_(arguments.options) {
     if (!arguments.out.empty()) results_.emplace(arguments.out, arguments.options.model);
+    on_signal_.emplace([this] {
+      if (results_) results_->discard();
+      client_.end_fallback();
+    });
   }
+  // Here, where a signal does not yet end the program at once.
+  ~Run() { client_.end_fallback(); }
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
   // Returns false if events were not answered.
   bool all() {
@@ -93,10 +114,10 @@ class Run {
     const std::string id = written(sent.id);
     for (std::size_t hit = 0; hit < labels.label.size(); ++hit) {
       const auto best = hit * labels.classes + static_cast<std::size_t>(labels.label[hit]);
-      std::printf("%s\t%d\t%d\t%d\t%.9g\t%.9g\n", id.c_str(), sent.event.hit_id[hit],
-                  sent.event.local_plane[hit], labels.label[hit],
-                  static_cast<double>(labels.semantic[best]),
-                  static_cast<double>(labels.filter[hit]));
+      printed(std::printf("%s\t%d\t%d\t%d\t%.9g\t%.9g\n", id.c_str(), sent.event.hit_id[hit],
+                          sent.event.local_plane[hit], labels.label[hit],
+                          static_cast<double>(labels.semantic[best]),
+                          static_cast<double>(labels.filter[hit])));
     }
   }
 
@@ -124,6 +145,7 @@ class Run {
   int lost_ = 0;
   std::chrono::nanoseconds latency_{};
   Client client_;
+  std::optional<TidyOnSignal> on_signal_;
 };
 
 bool list(const Arguments& arguments) {
@@ -131,8 +153,8 @@ bool list(const Arguments& arguments) {
     const EventFile events(path);
     for (std::size_t i = 0; i < events.ids().size(); ++i) {
       const Event event = events.read(i);
-      std::printf("%s\t%zu\t%zu\n", written(events.ids()[i]).c_str(), event.hit_id.size(),
-                  event.spacepoint_id.size());
+      printed(std::printf("%s\t%zu\t%zu\n", written(events.ids()[i]).c_str(),
+                          event.hit_id.size(), event.spacepoint_id.size()));
     }
   }
   return true;
@@ -144,15 +166,16 @@ int main(int count, char** words) {
   // Read by HDF5: many experiments' files lie on file systems without locks.
   setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
   setenv("GRPC_VERBOSITY", "NONE", 0);  // an error is said once, by us
+  signal(SIGPIPE, SIG_IGN);
   keep_quiet();
   try {
     const Arguments arguments = parse(count, words);
     const bool ok = arguments.list ? list(arguments) : Run(arguments).all();
-    if (std::fflush(stdout) != 0) {
-      complain("what was to be printed cannot be written");
-      return 1;
-    }
+    printed(std::fflush(stdout));
     return ok ? 0 : 1;
+  } catch (const NotPrinted& failure) {
+    if (failure.nobody_reads) return 0;  // | head has what it wanted
+    complain("what was to be printed cannot be written");
   } catch (const Error& error) {
     complain(error.what());
     return error.kind() == Error::Kind::usage ? 2 : 1;

@@ -82,6 +82,8 @@ void ResultsFile::finish(bool complete) {
   }
 }
 
+void ResultsFile::discard() const { std::remove(temporary_.path.c_str()); }
+
 template <typename T>
 void ResultsFile::append(const std::string& name, const std::vector<T>& values, std::size_t width) {
   const std::string failed = path_ + " cannot be written: " + name;

@@ -24,6 +24,8 @@ class ResultsFile {
   // Throws Error::Kind::refused, and adds nothing, if the answer has other columns than the first.
   void add(const EventId& id, const Event& event, const Labels& labels);
   void finish(bool complete);
+  // Leave nothing, also if no destructor runs; by any thread.
+  void discard() const;
 
  private:
   // An empty file beside the results, of a name that no other has; removed if it is still there.

@@ -157,6 +157,11 @@ class Client::Impl {
     return statistics_;
   }
 
+  void end_fallback() {
+    const std::lock_guard lock(mutex_);
+    local_.end();
+  }
+
  private:
   Server connected(const Address& address) const { return {address, connect(address, options_)}; }
 
@@ -400,5 +405,6 @@ Client::Client(Options options) : impl_(std::make_unique<Impl>(std::move(options
 Client::~Client() = default;
 std::future<Labels> Client::submit(const Event& event) { return impl_->submit(event); }
 Statistics Client::statistics() const { return impl_->statistics(); }
+void Client::end_fallback() { impl_->end_fallback(); }
 
 }  // namespace numl

@@ -27,7 +27,11 @@ int spawn(const std::string& command, pid_t& pid) {
   posix_spawnattr_init(&attributes);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+  sigset_t ignored_here;  // perhaps, but not by what expects the shell's
+  sigemptyset(&ignored_here);
+  sigaddset(&ignored_here, SIGPIPE);
+  posix_spawnattr_setsigdefault(&attributes, &ignored_here);
   std::string shell = "sh", option = "-c", words = command;
   char* arguments[] = {shell.data(), option.data(), words.data(), nullptr};
   const int failed = posix_spawn(&pid, "/bin/sh", &files, &attributes, arguments, environ);
@@ -67,8 +71,11 @@ std::string LocalServer::failure() {
   return failure_;
 }
 
-LocalServer::~LocalServer() {
-  if (!started_) return;
+void LocalServer::end() {
+  const bool runs = started_ && !ended_;
+  ended_ = true;
+  if (!runs) return;
+  failure_ = "the fallback server has been ended";
   if (pid_ > 0) {
     kill(-pid_, SIGTERM);
     const auto end = std::chrono::steady_clock::now() + grace;
@@ -80,6 +87,7 @@ LocalServer::~LocalServer() {
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
+    pid_ = 0;
   }
   pid_t stopping = 0;
   if (!commands_.stop.empty() && spawn(commands_.stop, stopping) == 0) {

@@ -12,19 +12,21 @@ namespace numl {
 class LocalServer {
  public:
   explicit LocalServer(Fallback commands) : commands_(std::move(commands)) {}
-  ~LocalServer();
+  ~LocalServer() { end(); }
   LocalServer(const LocalServer&) = delete;
   LocalServer& operator=(const LocalServer&) = delete;
 
-  bool configured() const { return !commands_.start.empty(); }
+  bool configured() const { return !ended_ && !commands_.start.empty(); }
   bool started() const { return started_; }
   void start();
+  void end();  // it is not started again
   // Why it will not come, or nothing.
   std::string failure();
 
  private:
   Fallback commands_;
   bool started_ = false;
+  bool ended_ = false;
   pid_t pid_ = 0;  // of the command while it runs
   std::string failure_;
 };

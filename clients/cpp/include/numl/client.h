@@ -114,6 +114,9 @@ class Client {
   std::future<Labels> submit(const Event& event);
   Labels label(const Event& event) { return submit(event).get(); }
   Statistics statistics() const;
+  // End the fallback server now, for good: for a program that is about to be ended by a signal,
+  // where no destructor runs. Not for the handler itself.
+  void end_fallback();
 
  private:
   class Impl;
