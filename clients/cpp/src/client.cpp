@@ -18,6 +18,7 @@
 
 #include "channel.h"
 #include "fallback.h"
+#include "options.h"
 #include "pool.h"
 #include "registry.h"
 #include "wire.h"
@@ -42,8 +43,6 @@ using Reader = grpc::ClientAsyncResponseReader<wire::InferResponse>;
 
 // How often waiting requests are looked at while a server is away.
 constexpr std::chrono::milliseconds tick{20};
-// Clocks count nanoseconds, which overflow for the longest time in milliseconds.
-constexpr std::chrono::hours longest_timeout{24 * 365};
 // How often the folder that names servers is read, at most.
 constexpr std::chrono::seconds look_pause{1};
 
@@ -76,37 +75,6 @@ std::string seconds(std::chrono::milliseconds time) {
   std::string text = std::to_string(static_cast<double>(time.count()) / 1000);
   text.erase(text.find_last_not_of('0') + 1);
   return (text.back() == '.' ? text + "0" : text) + " s";
-}
-
-Options checked(Options options) {
-  const auto refuse = [](const std::string& why) { throw Error(Error::Kind::usage, why); };
-  const bool followed = !options.servers_folder.empty();
-  if (options.servers.empty() && !followed && options.fallback.start.empty()) {
-    refuse("no server is given");
-  }
-  if (followed && !options.servers.empty()) refuse("give servers, or a folder that names them");
-  if (options.model.empty()) refuse("no model is given");
-  if (options.in_flight < 1) refuse("in_flight must be at least 1");
-  if (options.timeout.count() <= 0) refuse("the timeout must be positive");
-  if (options.certificate.empty() != options.key.empty()) {
-    refuse("a client certificate and its private key go together");
-  }
-  if (options.fallback.start.empty() != options.fallback.server.empty()) {
-    refuse("a fallback server needs both a command and an address");
-  }
-  options.timeout = std::min<std::chrono::milliseconds>(options.timeout, longest_timeout);
-  return options;
-}
-
-Address checked(const std::string& server, const Options& options) {
-  const Address address = Address::parse(server);
-  const bool secrets =
-      !options.ca.empty() || !options.certificate.empty() || !options.token_file.empty();
-  if (secrets && !address.tls) {
-    throw Error(Error::Kind::usage,
-                server + " is without TLS, but certificates and tokens are for it: grpcs://");
-  }
-  return address;
 }
 
 }  // namespace

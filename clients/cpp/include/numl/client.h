@@ -80,7 +80,8 @@ struct Options {
   std::string ca;  // empty: the host's own authorities
   std::string certificate;
   std::string key;
-  // A file with a bearer token, read for each request, so that it can be renewed. Needs TLS.
+  // A file with a bearer token, read for each request, so that it can be renewed: while it cannot
+  // be read, the token before is sent. Needs TLS.
   std::string token_file;
 
   std::chrono::milliseconds timeout{60000};  // for an event, with all its attempts and pauses
