@@ -39,6 +39,14 @@ def content(changed: bytes) -> Callable[[np.ndarray], np.ndarray]:
     return lambda _picture: np.array([changed], np.object_)
 
 
+def many(columns: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda edges: edges[:, :1].repeat(columns, axis=1)
+
+
+def too_wide(_picture: np.ndarray) -> np.ndarray:
+    return picture(Image.new("1", (40_000, 100)))["picture"]
+
+
 def too_large(_picture: np.ndarray) -> np.ndarray:
     return picture(Image.new("1", (8000, 6300)))["picture"]
 
@@ -54,6 +62,7 @@ PICTURE_FAULTS = (
     (content(b"nothing of the kind"), "picture is none that OpenCV can read"),
     (content(b"P6 0 0 255\n"), "picture is none that OpenCV can read"),  # 0 x 0
     (too_large, "picture is damaged, or has more than 40 megapixels"),
+    (too_wide, "picture is 40000 x 100; at most 32766 pixels a side are read"),
     (lambda found: np.repeat(found, 2), "unexpected shape for input 'picture'"),
 )
 NEGATIVE = "has values that are negative or not finite"
@@ -65,6 +74,7 @@ BAD = (
     ),
     Bad("zero_shot", "labels", lambda found: found[:0], "labels has 0; 1 to 31 are compared"),
     Bad("zero_shot", "labels", lambda found: found.repeat(20), "labels has 60; 1 to 31 are"),
+    Bad("zero_shot", "labels", content(b" "), "labels has one that is empty"),
     Bad("zero_shot", "labels", content(b"\xff"), "text is not UTF-8: byte 0 is 0xff"),
     *(
         Bad(model, "text", lambda found, change=change: change(found)[:, None], says)
@@ -85,6 +95,8 @@ BAD = (
             (x, lambda found: found[:, 1:], f"unexpected shape for input '{x}' for model"),
         )
     ),
+    Bad("gat", "edgeindex__1", many(1_000_001), "edgeindex__1 has 1000001 edges; at most 1000000"),
+    Bad("graphsage", "edges", many(200_001), "edges has 200001; at most 200000 are answered"),
     Bad("brain", "volume", put(np.nan), "volume has values that are not finite"),
     Bad("brain", "volume", lambda v: v[:8], "volume is 8 x 48 x 48; each side must have 16 to 400"),
     Bad("brain", "volume", lambda v: v[:0, :0, :0], "volume is 0 x 0 x 0; each side must have"),

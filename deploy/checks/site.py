@@ -100,8 +100,8 @@ def _check(repository: Path, name: str) -> Iterator[Finding]:
     resolved = Resolved(Deployment(models_dir=repository, models=(name,)))
     (model,) = resolved.site
     problems = [
-        *_tensors(model.config), *_files(model), *_steps(repository, model),
-        *_callees(repository, model),
+        *_tensors(model.config), *_controls(model.config), *_files(model),
+        *_steps(repository, model), *_callees(repository, model),
     ]  # fmt: skip
     if uses_stubs(model.config):
         problems += _code(resolved, model)
@@ -133,6 +133,20 @@ def _tensors(config: ModelConfig) -> Iterator[str]:
                 yield f"{kind} {tensor.name} has no dims: dims: [ 1 ] for a single value"
             elif any(dim == 0 or dim < -1 for dim in tensor.dims):
                 yield f"{kind} {tensor.name} has dims {list(tensor.dims)}: -1 is for any size"
+
+
+def _controls(config: ModelConfig) -> Iterator[str]:
+    """Yield the control inputs by which a client can end the server.
+
+    Triton 2.51 writes a sequence's id, a text of up to 128 bytes, into a number of 8: seen.
+    """
+    for each in config.sequence_batching.control_input:
+        kinds = {c.Kind.Name(c.kind) for c in each.control if datatype(c) != "BYTES"}
+        if "CONTROL_SEQUENCE_CORRID" in kinds:
+            yield (
+                f"control input {each.name} (CONTROL_SEQUENCE_CORRID) lets a client end the "
+                "server: request.correlation_id() in model.py gives the same"
+            )
 
 
 def _files(model: SiteModel) -> Iterator[str]:

@@ -135,6 +135,54 @@ def test_bad_requests_are_refused_in_one_line_each_and_good_ones_beside_them_ans
     assert kit.noted("gallery")["heals"] == 0
 
 
+def boxes(*boxes: list[list[float]]) -> np.ndarray:
+    return np.float32(boxes).reshape(-1, 4, 2)
+
+
+UNIT = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
+CROPS = np.zeros((1, 3, 48, 160), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("model", "change", "says"),
+    [
+        ("ocr_crop", {"boxes": 20_000 * boxes(UNIT)}, "boxes has corners that are far outside"),
+        ("ocr_crop", {"boxes": boxes(UNIT).repeat(201, axis=0)}, "boxes has 201 lines; at most"),
+        ("ocr_crop", {"boxes": 400 * boxes(UNIT).repeat(60, axis=0)}, "boxes together have more"),
+        ("ocr_crop", {"image": np.zeros((1, 32_767, 3), np.uint8)}, "image is 32767 x 1; at most"),
+        ("ocr_read", {"crops": CROPS[..., :0]}, "crops is 1 x 3 x 48 x 0; up to 200 lines, 1 to"),
+        ("ocr_read", {"crops": CROPS.repeat(11, axis=-1)}, "crops is 1 x 3 x 48 x 1760; up to"),
+        ("ocr_line", {"crops": np.full_like(CROPS, np.nan)}, "crops has values that are not"),
+    ],
+)
+def test_a_step_that_is_asked_by_itself_refuses_what_the_one_before_it_never_makes(
+    whole: dict[str, Any], model: str, change: dict[str, np.ndarray], says: str
+) -> None:
+    good: dict[str, np.ndarray] = {"crops": CROPS}
+    if model == "ocr_crop":
+        good = {"image": np.zeros((50, 400, 3), np.uint8), "boxes": 40 * boxes(UNIT)}
+    said = outcome(whole, model, good | change)
+    assert says in str(said)
+    assert "\n" not in str(said).strip()
+    assert isinstance(outcome(whole, model, good), dict)
+
+
+@pytest.mark.parametrize("scale", [1, 3e38])
+def test_the_brain_of_a_part_of_a_volume_in_any_unit_is_found_or_not(
+    whole: dict[str, Any], scale: float
+) -> None:
+    volume = example_inputs(GALLERY / "brain")["volume"]
+    part = np.float32(np.sign(volume - volume.mean())[:20, :20, :20] * scale)
+    for each in (part, *(volume[cut] for cut in PARTS)):
+        answer = outcome(whole, "brain", {"volume": each})
+        assert isinstance(answer, dict), answer
+        assert answer["mask"].shape == each.shape
+
+
+# Of which the box around the brain reaches out by about as much as it has.
+PARTS = (np.s_[0:26, 32:48, 1:27], np.s_[32:48, 20:45, 1:17])
+
+
 @pytest.mark.parametrize(
     # In two environments; 2^64 bytes more are none, in 64 bits.
     ("model", "tensor", "more"),
@@ -326,7 +374,7 @@ def test_a_decoupled_model_answers_one_request_in_parts(
 
 
 def send(
-    server: triton.InferenceServerClient, run: int, charge: float, **place: bool
+    server: triton.InferenceServerClient, run: int | str, charge: float, **place: bool
 ) -> triton.InferResult:
     """Send an event of three hits to the sequence ``run`` of electron_lifetime."""
     event = {"time": np.arange(3, dtype=np.float32), "charge": np.float32([charge, 90, 70])}
@@ -336,7 +384,7 @@ def send(
 def test_each_sequence_has_a_sum_of_its_own_that_a_bad_event_leaves_alone(
     server: triton.InferenceServerClient,
 ) -> None:
-    def hits(run: int, **place: bool) -> int:
+    def hits(run: int | str, **place: bool) -> int:
         return int(send(server, run, 100, **place).as_numpy("hits")[0])
 
     before = {"electron_lifetime": counts(server, "electron_lifetime")}
@@ -351,6 +399,10 @@ def test_each_sequence_has_a_sum_of_its_own_that_a_bad_event_leaves_alone(
     assert_counted(server, before, {"electron_lifetime": 76})
     with pytest.raises(triton.InferenceServerException, match="must specify the START flag"):
         send(server, 901, 100)
+    # By names, too, of any length that Triton takes, however alike they begin.
+    names = ["run-2024-1", "run-2024-2", "y" * 128]
+    assert [hits(name, sequence_start=True) for name in names] == [3, 3, 3]
+    assert [hits(name, sequence_end=True) for name in names] == [6, 6, 6]
 
 
 def test_one_bad_picture_among_others_spoils_only_its_own_answer(

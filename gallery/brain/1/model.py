@@ -23,8 +23,8 @@ class TritonPythonModel:
             return refusal(wrong)
         try:
             mask, box = segment(volume)
-        except pb.TritonModelException as error:
-            return refusal(str(error))
+        except NoAnswerError as failed:
+            return pb.InferenceResponse(error=failed.args[0])
         return pb.InferenceResponse([pb.Tensor("mask", mask), pb.Tensor("box", box)])
 
 
@@ -34,7 +34,8 @@ def segment(volume: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mask = np.zeros(volume.shape, np.uint8)
 
     def ask(model: str, places: list[np.ndarray]) -> np.ndarray:
-        return call(model, np.clip((resample(volume, places) - low) / (high - low), 0, 1))
+        seen = resample(volume, places, places[0][1] - places[0][0]).astype(float)
+        return call(model, np.clip((seen - low) / (high - low), 0, 1).astype(np.float32))
 
     whole = cube(np.array([[0, side] for side in volume.shape]), COARSE)
     found = ask("brain_locate", whole) > 0.5
@@ -52,12 +53,12 @@ def segment(volume: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     probability = ask("brain_segment", places)
     inside = np.clip(box.round(), 0, np.array(volume.shape)[:, None]).astype(np.int32)
     # Where the voxels of the box are, counted in those that the network saw.
+    step = places[0][1] - places[0][0]
     back = [
-        (np.arange(*ends) - along[0]) / (along[1] - along[0])
-        for ends, along in zip(inside, places, strict=True)
+        (np.arange(*ends) - along[0]) / step for ends, along in zip(inside, places, strict=True)
     ]
     part = tuple(slice(*ends) for ends in inside)
-    mask[part] = resample(probability, back) > 0.5
+    mask[part] = resample(probability, back, 1 / step) > 0.5
     return mask, inside
 
 
@@ -71,6 +72,10 @@ def what_is_wrong(volume: np.ndarray) -> str | None:
     return None
 
 
+class NoAnswerError(Exception):
+    """What a model says instead of an answer, with its code."""
+
+
 def call(model: str, volume: np.ndarray) -> np.ndarray:
     """Return what a model makes of a volume; raise what it says instead."""
     asked = pb.InferenceRequest(
@@ -80,7 +85,7 @@ def call(model: str, volume: np.ndarray) -> np.ndarray:
     )
     answer = asked.exec()
     if answer.has_error():
-        raise pb.TritonModelException(answer.error().message())
+        raise NoAnswerError(answer.error())
     return pb.get_output_tensor_by_name(answer, "probability").as_numpy()
 
 

@@ -16,19 +16,19 @@ def cube(box: np.ndarray, count: int) -> list[np.ndarray]:
     return [middle - 0.5 + steps for middle in box.mean(axis=1)]
 
 
-def resample(volume: np.ndarray, places: list[np.ndarray]) -> np.ndarray:
-    """Return a volume at the places along each axis, in voxels; zero outside.
+def resample(volume: np.ndarray, places: list[np.ndarray], step: float) -> np.ndarray:
+    """Return a volume at the places along each axis, ``step`` apart, in voxels; zero outside.
 
     Linear between voxels; where the places are wider apart than those, their mean.
     """
     for along in places:
-        weights = shares(along.astype(np.float32), volume.shape[0])
+        weights = shares(along.astype(np.float32), volume.shape[0], step)
         volume = np.tensordot(volume, weights, axes=(0, 1))  # the axis becomes the last one
     return volume
 
 
-def shares(places: np.ndarray, count: int) -> np.ndarray:
+def shares(places: np.ndarray, count: int, step: float) -> np.ndarray:
     """Return the share [places, count] of each voxel in each place."""
-    reach = max(1.0, float(places[1] - places[0]))
+    reach = max(1.0, step)
     away = np.abs(places[:, None] - np.arange(count, dtype=np.float32))
     return np.clip(1 - away / reach, 0, None) / np.float32(reach)

@@ -14,29 +14,32 @@ class TritonPythonModel:
 
     def initialize(self, args: dict[str, str]) -> None:
         """Begin without runs."""
-        self.runs: OrderedDict[int, np.ndarray] = OrderedDict()
+        self.runs: OrderedDict[int | str, np.ndarray] = OrderedDict()
 
     def execute(self, requests: list) -> list:
         """Answer each request, or say what is wrong with it."""
         return [self._answer(request) for request in requests]
 
     def _answer(self, request):
-        run, start, end, time, charge = (
+        start, end, time, charge = (
             pb.get_input_tensor_by_name(request, name).as_numpy()
-            for name in ("RUN", "START", "END", "time", "charge")
+            for name in ("START", "END", "time", "charge")
         )
-        number = int(run[0])
-        before = self.runs.pop(number, None)
+        # Not by a control input: Triton copies a client's text of any length into its 8 bytes.
+        run = request.correlation_id()
+        before = self.runs.pop(run, None)
         sums = np.zeros(6) if start[0] else before
+        if sums is None:
+            return refusal("nothing is known of this run any more: begin it anew")
         wrong = what_is_wrong(time, charge)
         if wrong is None:
             sums = sums + sums_of(TICK * time.astype(float), np.log(charge.astype(float)))
         if not end[0]:
-            self.runs[number] = sums
+            self.runs[run] = sums
         if len(self.runs) > MOST_RUNS:  # the one that was silent longest never sent its end
             self.runs.popitem(last=False)
         if wrong is not None:
-            return pb.InferenceResponse(error=pb.TritonError(wrong, pb.TritonError.INVALID_ARG))
+            return refusal(wrong)
         lifetime, error = fit(sums)
         return pb.InferenceResponse(
             [
@@ -45,6 +48,11 @@ class TritonPythonModel:
                 pb.Tensor("hits", np.array([sums[0]], np.int64)),
             ]
         )
+
+
+def refusal(reason: str):
+    """Return an answer that refuses a request."""
+    return pb.InferenceResponse(error=pb.TritonError(reason, pb.TritonError.INVALID_ARG))
 
 
 def what_is_wrong(time: np.ndarray, charge: np.ndarray) -> str | None:

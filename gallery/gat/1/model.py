@@ -8,6 +8,8 @@ import triton_python_backend_utils as pb
 from network import GAT
 from safetensors.torch import load_file
 
+MOST_PAPERS, MOST_EDGES = 50_000, 1_000_000  # an edge takes 0.7 kB
+
 
 class TritonPythonModel:
     """What Triton starts."""
@@ -36,6 +38,10 @@ class TritonPythonModel:
 
 def what_is_wrong(x: np.ndarray, edges: np.ndarray) -> str | None:
     """Return in one line why a graph cannot be answered, or None."""
+    if len(x) > MOST_PAPERS:
+        return f"x__0 has {len(x)} papers; at most {MOST_PAPERS} are answered"
+    if edges.shape[1] > MOST_EDGES:
+        return f"edgeindex__1 has {edges.shape[1]} edges; at most {MOST_EDGES} are answered"
     if not np.isfinite(x).all() or (x < 0).any():
         return "x__0 has values that are negative or not finite"
     if edges.size and not 0 <= edges.min() <= edges.max() < len(x):

@@ -8,7 +8,7 @@ import triton_python_backend_utils as pb
 from network import GraphSAGE, nearest
 from safetensors.torch import load_file
 
-MOST_PAPERS = 50_000
+MOST_PAPERS, MOST_EDGES = 50_000, 200_000  # an edge takes 6 kB
 
 
 class TritonPythonModel:
@@ -44,6 +44,8 @@ def what_is_wrong(x: np.ndarray, edges: np.ndarray) -> str | None:
     """Return in one line why a graph cannot be answered, or None."""
     if not 1 <= len(x) <= MOST_PAPERS:
         return f"x has {len(x)} papers; 1 to {MOST_PAPERS} are answered"
+    if edges.shape[1] > MOST_EDGES:
+        return f"edges has {edges.shape[1]}; at most {MOST_EDGES} are answered"
     if not np.isfinite(x).all() or (x < 0).any():
         return "x has values that are negative or not finite"
     if edges.size and not 0 <= edges.min() <= edges.max() < len(x):

@@ -7,6 +7,7 @@ import triton_python_backend_utils as pb
 
 AT_ONCE = 32  # wires
 MOST_WIRES, FEWEST_TICKS, MOST_TICKS = 10_000, 16, 20_000
+MOST_SAMPLES = 80_000_000
 SMOOTHING = np.exp(-0.5 * (np.arange(-6, 7) / 2.5) ** 2)  # a pulse's shape, in ticks
 SMOOTHING /= SMOOTHING.sum()
 THRESHOLD = 4  # in units of each wire's noise
@@ -46,7 +47,11 @@ def responses(request) -> Iterator:
             f"waveforms is {wires} x {ticks}; 1 to {MOST_WIRES} wires of {FEWEST_TICKS} to "
             f"{MOST_TICKS} ticks are read"
         )
-        yield pb.InferenceResponse(error=pb.TritonError(reason, pb.TritonError.INVALID_ARG))
+        yield refusal(reason)
+        return
+    if wires * ticks > MOST_SAMPLES:
+        reason = f"waveforms has {wires * ticks} samples; at most {MOST_SAMPLES} are read"
+        yield refusal(reason)
         return
     for first in range(0, wires, AT_ONCE):
         wire, *others = find(waveforms[first : first + AT_ONCE])
@@ -54,6 +59,11 @@ def responses(request) -> Iterator:
         for name, column in zip(("time", "integral", "rms"), others, strict=True):
             tensors.append(pb.Tensor(name, column.astype(np.float32)))
         yield pb.InferenceResponse(tensors)
+
+
+def refusal(reason: str):
+    """Return a response that refuses a request."""
+    return pb.InferenceResponse(error=pb.TritonError(reason, pb.TritonError.INVALID_ARG))
 
 
 def find(waveforms: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -68,10 +78,11 @@ def find(waveforms: np.ndarray) -> tuple[np.ndarray, ...]:
     change = np.diff(above.astype(np.int8), axis=1)
     wire, begin = np.nonzero(change == 1)
     _, end = np.nonzero(change == -1)
-    sums = np.zeros((len(wire), 3))
-    for number, (w, b, e) in enumerate(zip(wire, begin, end, strict=True)):
-        ticks = np.arange(e - b)
-        sums[number] = (smooth[w, b:e] * ticks ** np.arange(3)[:, None]).sum(axis=1)
-    integral, first, second = sums.T
+    # The ticks of all hits one after the other, counted from the begin of each.
+    length = end - begin
+    place = length.cumsum() - length
+    tick = np.arange(length.sum()) - place.repeat(length)
+    charge = smooth[wire.repeat(length), begin.repeat(length) + tick]
+    integral, first, second = (np.add.reduceat(charge * tick**n, place) for n in range(3))
     mean = first / integral
     return wire, begin + mean, integral, np.sqrt(second / integral - mean**2)

@@ -32,14 +32,18 @@ class TritonPythonModel:
                     for line, width in zip(lines, wide, strict=True)
                 )
             )
-        except pb.TritonModelException as error:
-            return refusal(str(error))
+        except NoAnswerError as failed:
+            return pb.InferenceResponse(error=failed.args[0])
         texts = np.array([text.as_numpy().item() for text, _ in read], np.object_)
         scores = np.array([score.as_numpy().item() for _, score in read], np.float32)
         return pb.InferenceResponse([pb.Tensor("texts", texts), pb.Tensor("scores", scores), boxes])
 
 
 READ = ("texts", "scores")
+
+
+class NoAnswerError(Exception):
+    """What a model says instead of an answer, with its code."""
 
 
 async def call(model: str, inputs: list, *outputs: str) -> list:
@@ -49,7 +53,7 @@ async def call(model: str, inputs: list, *outputs: str) -> list:
     )
     answer = await asked.async_exec()
     if answer.has_error():
-        raise pb.TritonModelException(answer.error().message())
+        raise NoAnswerError(answer.error())
     return [pb.get_output_tensor_by_name(answer, name) for name in outputs]
 
 

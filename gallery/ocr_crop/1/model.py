@@ -5,6 +5,12 @@ import numpy as np
 import triton_python_backend_utils as pb
 
 HEIGHT, WIDTHS, WIDEST = 48, 160, 1600  # widths are multiples, so that lines can be batched
+MOST_LINES = 200  # as the detectors find
+LONGEST = 32766  # pixels of a side, for OpenCV
+MOST_COVER, LEAST_PIXELS = (
+    8,
+    1_000_000,
+)  # the lines together, in pictures of at least so many pixels
 
 
 class TritonPythonModel:
@@ -21,8 +27,8 @@ class TritonPythonModel:
     def _answer(self, request):
         image = pb.get_input_tensor_by_name(request, "image").as_numpy()
         boxes = pb.get_input_tensor_by_name(request, "boxes").as_numpy()
-        if not image.size or not np.isfinite(boxes).all():
-            wrong = "image is empty" if not image.size else "boxes has values that are not finite"
+        wrong = what_is_wrong(image, boxes)
+        if wrong is not None:
             error = pb.TritonError(wrong, pb.TritonError.INVALID_ARG)
             return pb.InferenceResponse(error=error)
         lines = [cut(image, box) for box in boxes]
@@ -34,6 +40,25 @@ class TritonPythonModel:
         return pb.InferenceResponse([pb.Tensor("crops", crops), pb.Tensor("widths", widths)])
 
 
+def what_is_wrong(image: np.ndarray, boxes: np.ndarray) -> str | None:
+    """Return in one line why lines cannot be cut out, or None."""
+    height, width = image.shape[:2]
+    if not image.size:
+        return "image is empty"
+    if max(height, width) > LONGEST:
+        return f"image is {width} x {height}; at most {LONGEST} pixels a side are read"
+    if len(boxes) > MOST_LINES:
+        return f"boxes has {len(boxes)} lines; at most {MOST_LINES} are read"
+    if not np.isfinite(boxes).all():
+        return "boxes has values that are not finite"
+    if (np.abs(boxes - [width / 2, height / 2]) > 1.5 * max(height, width)).any():
+        return "boxes has corners that are far outside of image"
+    across, down = (np.linalg.norm(boxes[:, 0] - boxes[:, n], axis=1) for n in (1, 3))
+    if (across * down).sum() > MOST_COVER * max(width * height, LEAST_PIXELS):
+        return f"boxes together have more than {MOST_COVER} times the area of image"
+    return None
+
+
 def cut(image: np.ndarray, box: np.ndarray) -> np.ndarray:
     """Return what is in a box (corners clockwise from the upper left), turned if it is upright."""
     across = max(np.linalg.norm(box[0] - box[1]), np.linalg.norm(box[2] - box[3]))
@@ -42,6 +67,7 @@ def cut(image: np.ndarray, box: np.ndarray) -> np.ndarray:
         box, across, down = np.roll(box, -1, axis=0), down, across
     width = int(np.clip(np.ceil(HEIGHT * across / max(down, 1)), 8, WIDEST))
     scale = max(1, round(down / HEIGHT))  # what is larger is shrunk afterwards, by averaging
+    scale = min(scale, LONGEST // max(width, HEIGHT))
     w, h = scale * width, scale * HEIGHT
     turn = cv2.getPerspectiveTransform(box, np.float32([[0, 0], [w, 0], [w, h], [0, h]]))
     # Cubic: with blurred letters the network loses the blanks between words.

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-MOST_PIXELS = 40_000_000
+MOST_PIXELS, LONGEST = 40_000_000, 32766  # pixels of a side, for OpenCV
 os.environ["OPENCV_IO_MAX_IMAGE_PIXELS"] = str(MOST_PIXELS)  # read when OpenCV is imported
 import cv2
 
@@ -17,7 +17,12 @@ def decode(content: bytes) -> np.ndarray | str:
         if not content:
             return "picture is empty"
         return f"picture is damaged, or has more than {MOST_PIXELS // 10**6} megapixels"
-    return "picture is none that OpenCV can read" if image is None else image
+    if image is None:
+        return "picture is none that OpenCV can read"
+    height, width = image.shape[:2]
+    if max(height, width) > LONGEST:
+        return f"picture is {width} x {height}; at most {LONGEST} pixels a side are read"
+    return image
 
 
 def clockwise(corners: np.ndarray) -> np.ndarray:

@@ -30,9 +30,7 @@ class TritonPythonModel:
         )
         answer = asked.exec()
         if answer.has_error():
-            reason = answer.error().message()
-            error = pb.TritonError(reason, pb.TritonError.INVALID_ARG)
-            return pb.InferenceResponse(error=error)
+            return pb.InferenceResponse(error=answer.error())
         likeness = self.vectors @ pb.get_output_tensor_by_name(answer, "vector").as_numpy()[0]
         likeness[self.texts == text[0]] = -1  # a text is not recommended for itself
         best = np.argsort(-likeness)[:COUNT]

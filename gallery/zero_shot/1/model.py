@@ -19,6 +19,8 @@ class TritonPythonModel:
         labels = pb.get_input_tensor_by_name(request, "labels").as_numpy()
         if not 1 <= len(labels) <= MOST_LABELS:
             return refusal(f"labels has {len(labels)}; 1 to {MOST_LABELS} are compared")
+        if not all(label.strip() for label in labels):
+            return refusal("labels has one that is empty")
         asked = pb.InferenceRequest(
             model_name="sentence_bert",
             inputs=[pb.Tensor("text", np.concatenate([text, labels])[:, None])],
@@ -26,7 +28,7 @@ class TritonPythonModel:
         )
         answer = asked.exec()
         if answer.has_error():
-            return refusal(answer.error().message())
+            return pb.InferenceResponse(error=answer.error())
         first, *others = pb.get_output_tensor_by_name(answer, "vector").as_numpy()
         shares = np.exp(SHARPNESS * (np.stack(others) @ first))
         return pb.InferenceResponse([pb.Tensor("scores", shares / shares.sum())])

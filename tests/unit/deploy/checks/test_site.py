@@ -65,6 +65,11 @@ def test_the_gallery_is_whole(capsys):
     assert not any(found.values()), found
 
 
+NUMBERED = """sequence_batching { control_input {
+  name: "RUN" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }
+} }"""
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -75,6 +80,8 @@ def test_the_gallery_is_whole(capsys):
         (CONFIG.replace(" data_type: TYPE_FP32", "", 1), "input x has no data_type"),
         (CONFIG.replace('name: "x"', "", 1), "an input has no name"),
         (CONFIG + 'input { name: "x" data_type: TYPE_FP32 dims: 1 }', "input 'x' is there twice"),
+        (CONFIG + NUMBERED, "control input RUN (CONTROL_SEQUENCE_CORRID) lets a client end the "
+         "server: request.correlation_id() in model.py gives the same"),
         (CONFIG + 'name: "other"', "m/config.pbtxt: names its model 'other'"),
         (CALLING, "NUMLKIT_CALLS names 'gone', which is neither in {} nor one of the kit's models"),
         (NAMED, "no environment 'nobodys': neither {}/../envs/nobodys nor one of the kit's"),
