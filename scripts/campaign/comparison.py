@@ -23,11 +23,11 @@ from scripts.campaign.real import (
     WAITS_S,
     Farm,
     Found,
+    computed,
     lose,
     rate,
     run_jobs,
     simulated_requests,
-    work,
 )
 from scripts.campaign.simulation import simulate
 
@@ -36,6 +36,7 @@ WITHIN = 0.2
 
 _OWN_S, _PROBING_S, _SIMULATED = 1.0, 4.0, 10
 _SETTLES = 0.2
+_ALONE = (0.05, 0.5, 0.95, 0.99)
 _MOST_LOST, _FEW_LOST = 0.5, 0.02
 
 
@@ -70,7 +71,7 @@ class Measured:
     Attributes:
         alone: Seconds of a lone client's events.
         busy: Events/s of one server while all are busy, measured before the first row.
-        rates: Events/s that a server's share of a core computes, measured in each row.
+        rates: Events/s that a server computes while it has any, measured in each row.
     """
 
     alone: Sequence[float]
@@ -80,8 +81,7 @@ class Measured:
 
     def servers(self, row: int) -> Servers:
         """Return the servers as they are simulated: as fast as they were in the row."""
-        spread = float(np.std(self.alone) / np.mean(self.alone))
-        return Servers.kit(SERVERS, 1, 1 / self.rates[row], spread)
+        return Servers.kit(SERVERS, 1, 1 / self.rates[row], times=tuple(self.alone))
 
     def jobs(self, row: int) -> Jobs:
         """Return the jobs of a row."""
@@ -104,14 +104,15 @@ async def measure(folders: Sequence[DeploymentFolder], seconds: float, say: Say)
         run = Measured([latency for each in times for latency in each], float(np.mean(rates)))
         say(f"a server answers {run.busy:.1f}/s")
         for number, row in enumerate(_ROWS):
-            jobs, before = run.jobs(number), [work(each) for each in folders]
+            jobs, before = run.jobs(number), [computed(each) for each in folders]
             say(f"{row.name}: {jobs.at_once} jobs")
             losing = asyncio.create_task(lose(folders[0], seconds / 2)) if row.loses else None
             farm, settles = Farm(connections), _SETTLES * seconds
             run.found.append(await run_jobs(farm, jobs, requests, settles, seconds))
             if losing is not None:
                 await losing
-            run.rates.append(rate(before, [work(each) for each in folders]))
+            after = [computed(each) for each in folders]
+            run.rates.append(rate(before, after, farm.busy_s))
     return run
 
 
@@ -127,8 +128,7 @@ def compared(runs: Sequence[Measured], seconds: float) -> dict[str, Any]:
     return {
         "busy": [round(run.busy, 2) for run in runs],
         "rates": [[round(rate, 2) for rate in run.rates] for run in runs],
-        "spread": [round(run.servers(0).spread, 3) for run in runs],
-        "alone_p50_s": [round(float(np.median(run.alone)), 4) for run in runs],
+        "alone_s": [np.quantile(run.alone, _ALONE).round(4).tolist() for run in runs],
         "hits": HITS, "seconds": seconds, "rows": rows,
     }  # fmt: skip
 

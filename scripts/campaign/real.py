@@ -22,7 +22,6 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.engines.base import Engine
 from deploy.engines.docker import DockerEngine
 from deploy.engines.resolved import Resolved
-from deploy.engines.server import processor_time
 from deploy.host.console import Say
 from deploy.host.errors import LaunchError
 from numl_formats.inference import is_busy
@@ -77,34 +76,29 @@ def _docker(*words: str) -> None:
         raise LaunchError(f"docker {words[0]}: {done.stderr.strip()}")
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a server has done since it started: seconds of a core, and the events computed."""
-
-    cpu_s: float
-    events: int
-
-
-def work(folder: DeploymentFolder) -> Work | None:
-    """Return what a server has done; None if it is away."""
+def computed(folder: DeploymentFolder) -> int | None:
+    """Return how many events a server has computed; None if it is away."""
     state = folder.require_state()
-    process = DockerEngine.server(folder, state)
-    if process is None:
+    if DockerEngine.server(folder, state) is None:
         return None
     with InferenceServerClient(state.url("grpc").removeprefix("grpc://")) as client:
         statistics = client.get_inference_statistics(MODEL).model_stats
-    return Work(processor_time(process), sum(each.inference_count for each in statistics))
+    return sum(int(each.inference_count) for each in statistics)
 
 
-def rate(before: Sequence[Work | None], after: Sequence[Work | None]) -> float:
-    """Return the events that a server's share of a core computes in a second.
+def rate(
+    before: Sequence[int | None], after: Sequence[int | None], busy_s: Sequence[float]
+) -> float:
+    """Return the events that a server computes in a second in which it has any.
 
     The mean of the servers that are there before and after.
     """
-    both = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
-    return (
-        SHARE * sum(b.events - a.events for a, b in both) / sum(b.cpu_s - a.cpu_s for a, b in both)
-    )
+    there = [
+        (b - a, seconds)
+        for a, b, seconds in zip(before, after, busy_s, strict=True)
+        if a is not None and b is not None
+    ]
+    return sum(events for events, _ in there) / sum(seconds for _, seconds in there)
 
 
 @dataclass(slots=True)
@@ -117,24 +111,34 @@ class Found:
 
 
 class Farm:
-    """Connections to all servers; each request goes to the one with the fewest under way."""
+    """Connections to all servers; each request goes to the one with the fewest under way.
+
+    Attributes:
+        busy_s: For how long each server has had requests.
+    """
 
     def __init__(self, connections: Sequence[Connections]) -> None:
         self._connections = connections
         self._load = [0] * len(connections)
+        self._since = [0.0] * len(connections)
         self._away: set[int] = set()
+        self.busy_s = [0.0] * len(connections)
 
     async def infer(self, request: Request, timeout_s: float) -> bool:
         """Send a request once; return whether it was answered."""
         there = [number for number in range(len(self._load)) if number not in self._away]
         fewest = min(self._load[number] for number in there)
         chosen = random.choice([number for number in there if self._load[number] == fewest])
+        if not self._load[chosen]:
+            self._since[chosen] = time.perf_counter()
         self._load[chosen] += 1
         try:
             connection = self._connections[chosen]
             answer, status, text = await connection.infer(request.content, timeout_s)
         finally:
             self._load[chosen] -= 1
+            if not self._load[chosen]:
+                self.busy_s[chosen] += time.perf_counter() - self._since[chosen]
         if answer is None and status not in AGAIN:
             raise LaunchError(f"a server says {status}: {text}")
         if status == _AWAY and not is_busy(text):

@@ -65,6 +65,8 @@ def simulate(campaign: Campaign, seed: int = 1) -> Outcome:
 class _Simulation:
     def __init__(self, campaign: Campaign, seed: int) -> None:
         self._campaign, self._random = campaign, Random(seed)
+        times = campaign.servers.times
+        self._times = [each * len(times) / sum(times) for each in times]
         self._now, self._number = 0.0, 0
         self._coming: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._servers = [_Server() for _ in range(campaign.servers.count)]
@@ -223,6 +225,8 @@ class _Simulation:
 
     def _service(self) -> float:
         mean, spread = self._campaign.servers.service_s, self._campaign.servers.spread
+        if self._times:
+            return mean * self._random.choice(self._times)
         if not spread:
             return mean
         return self._random.gammavariate(spread**-2, mean * spread**2)

@@ -10,7 +10,7 @@ from deploy.host.errors import KitError
 from scripts.campaign.comparison import WITHIN, differences
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
-from scripts.campaign.real import SHARE, Work, rate
+from scripts.campaign.real import rate
 from scripts.campaign.sizing import Wish, plan, steady
 from scripts.plan_campaign import PAGE, REAL, STORED, main, page
 
@@ -38,9 +38,9 @@ def test_what_was_not_measured_is_refused(model, hits):
         core_seconds(model, hits, RUN)
 
 
-def test_a_servers_rate_is_its_share_of_a_core_by_what_its_events_took():
-    before, after = [Work(1.0, 10), Work(5.0, 100)], [Work(2.5, 70), None]  # one was killed
-    assert rate(before, after) == pytest.approx(SHARE * 40)
+def test_a_servers_rate_is_what_it_computes_while_it_has_requests():
+    before, after = [10, 100, 0], [70, None, 20]  # one was killed
+    assert rate(before, after, [1.5, 3.0, 0.5]) == pytest.approx(40)
 
 
 def test_a_plan_is_in_time_and_loses_nothing_up_to_its_most_jobs():

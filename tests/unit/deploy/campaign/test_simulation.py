@@ -94,6 +94,10 @@ def test_of_many_jobs_an_event_waits_as_in_a_queue_of_random_arrivals():
     fixed = simulate(Campaign(Servers(1, 1, service, spread=0.0), jobs, until_s=1000.0))
     expected = service * (1 + load / 2 / (1 - load))  # Pollaczek and Khinchine
     assert sum(fixed.latencies) / fixed.answered == pytest.approx(expected, rel=0.05)
+    measured = Servers(1, 1, service, times=(10.0, 30.0))
+    found = simulate(Campaign(measured, jobs, until_s=1000.0))
+    expected = service * (1 + 1.25 * load / 2 / (1 - load))
+    assert sum(found.latencies) / found.answered == pytest.approx(expected, rel=0.05)
     shared = Servers(1, 1, service, spread=0.0, instances=1000)
     found = simulate(Campaign(shared, jobs, until_s=1000.0))  # however long each event takes
     assert sum(found.latencies) / found.answered == pytest.approx(service / (1 - load), rel=0.05)
