@@ -82,7 +82,7 @@ def find(waveforms: np.ndarray) -> tuple[np.ndarray, ...]:
     length = end - begin
     place = length.cumsum() - length
     tick = np.arange(length.sum()) - place.repeat(length)
-    charge = smooth[wire.repeat(length), begin.repeat(length) + tick]
-    integral, first, second = (np.add.reduceat(charge * tick**n, place) for n in range(3))
+    height = smooth[wire.repeat(length), begin.repeat(length) + tick]
+    integral, first, second = (np.add.reduceat(height * tick**n, place) for n in range(3))
     mean = first / integral
     return wire, begin + mean, integral, np.sqrt(second / integral - mean**2)

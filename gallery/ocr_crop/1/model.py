@@ -7,10 +7,8 @@ import triton_python_backend_utils as pb
 HEIGHT, WIDTHS, WIDEST = 48, 160, 1600  # widths are multiples, so that lines can be batched
 MOST_LINES = 200  # as the detectors find
 LONGEST = 32766  # pixels of a side, for OpenCV
-MOST_COVER, LEAST_PIXELS = (
-    8,
-    1_000_000,
-)  # the lines together, in pictures of at least so many pixels
+MOST_COVER = 8  # times the area of the picture, by all lines together
+LEAST_PIXELS = 1_000_000  # of a picture, for that
 
 
 class TritonPythonModel:
