@@ -127,3 +127,25 @@ BAD = (
         "charge has values that are not positive or not",
     ),
 )
+
+# What the steps of ocr take, if they are asked by themselves.
+SQUARE = np.float32([[[0, 0], [40, 0], [40, 40], [0, 40]]])
+CROPS = {"crops": np.zeros((1, 3, 48, 160), np.float32)}
+STEPS = {
+    "ocr_crop": {"image": np.zeros((50, 400, 3), np.uint8), "boxes": SQUARE},
+    "ocr_read": CROPS,
+    "ocr_line": CROPS,
+}
+BAD_STEPS = (
+    Bad("ocr_crop", "boxes", lambda b: 500 * b, "boxes has corners that are far outside of image"),
+    Bad("ocr_crop", "boxes", lambda b: b.repeat(201, axis=0), "boxes has 201 lines; at most 200"),
+    Bad("ocr_crop", "boxes", lambda b: 10 * b.repeat(60, axis=0), "boxes together have more than"),
+    Bad(
+        "ocr_crop", "image", lambda _: np.zeros((1, 32_767, 3), np.uint8), "image is 32767 x 1; at"
+    ),
+    Bad(
+        "ocr_read", "crops", lambda c: c[..., :0], "crops is 1 x 3 x 48 x 0; up to 200 lines, 1 to"
+    ),
+    Bad("ocr_read", "crops", lambda c: c.repeat(11, axis=-1), "crops is 1 x 3 x 48 x 1760; up to"),
+    Bad("ocr_line", "crops", put(np.nan), "crops has values that are not finite"),
+)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class Measured:
 
     def servers(self, row: int) -> Servers:
         """Return the servers as they are simulated: as fast as they were in the row."""
-        return Servers.kit(SERVERS, 1, 1 / self.rates[row], times=tuple(self.alone))
+        return replace(Servers.kit(SERVERS, 1, 1 / self.rates[row]), times=tuple(self.alone))
 
     def jobs(self, row: int) -> Jobs:
         """Return the jobs of a row."""

@@ -18,26 +18,26 @@ class Servers:
         cores: Of one server; 1 for a GPU or a share of a core.
         service_s: What an event takes on a core of its own, on average.
         spread: Standard deviation of that time, as a part of its mean; 0: all take as long.
-        times: Times that were measured, in any unit, instead of ``spread``: each event takes one of
-            them, by chance, scaled to ``service_s`` on average.
         waiting: The most requests that wait in one server; None: any number.
         wait_s: The longest that a request waits; None: any time.
         notice: Whether a server hears that a client has given up, and drops its request. Over gRPC
             it does; over HTTP, or behind a front door that goes on by itself, it does not.
         instances: Events that one computes at a time: they share its cores. None: one for each.
         balance: ``fewest``: to the server with the fewest requests; ``random``: to any.
+        times: Times that were measured, in any unit, instead of ``spread``: each event takes one of
+            them, by chance, scaled to ``service_s`` on average.
     """
 
     count: int
     cores: int
     service_s: float
     spread: float = 0.5
-    times: tuple[float, ...] = ()
     waiting: int | None = None
     wait_s: float | None = None
     notice: bool = True
     instances: int | None = None
     balance: Literal["fewest", "random"] = "fewest"
+    times: tuple[float, ...] = ()
 
     @property
     def capacity(self) -> float:
@@ -50,18 +50,12 @@ class Servers:
         return self.cores if self.instances is None else self.instances
 
     @staticmethod
-    def kit(
-        count: int,
-        cores: int,
-        service_s: float,
-        spread: float = 0.5,
-        times: tuple[float, ...] = (),
-    ) -> Servers:
+    def kit(count: int, cores: int, service_s: float, spread: float = 0.5) -> Servers:
         """Return servers with the kit's instances and default bounds."""
         instances = _LIMITS.instances(cores)
         waiting = _LIMITS.most_waiting(gpu=False) * instances
         return Servers(
-            count, cores, service_s, spread, times, waiting, _LIMITS.wait_s, instances=instances
+            count, cores, service_s, spread, waiting, _LIMITS.wait_s, instances=instances
         )
 
 

@@ -22,7 +22,7 @@ from deploy.client.example import example_inputs
 from deploy.deployment.deployment import find_site_models
 from deploy.triton.golden import golden_of
 from numl_formats.golden import difference
-from tests.bad_requests import BAD, picture
+from tests.bad_requests import BAD, BAD_STEPS, STEPS, Bad, picture
 from tests.gallery import (
     GALLERY,
     ask,
@@ -38,7 +38,6 @@ from tests.inputs import inputs_of
 from tests.kit import Kit, until
 
 MODELS = find_site_models(GALLERY)
-# The others are called by these.
 ENTRIES = tuple(model for model in MODELS if (GALLERY / model / "client.py").is_file())
 READERS = ("ocr", "ocr_bls")
 # With each detector: the model, and what is asked besides.
@@ -135,52 +134,29 @@ def test_bad_requests_are_refused_in_one_line_each_and_good_ones_beside_them_ans
     assert kit.noted("gallery")["heals"] == 0
 
 
-def boxes(*boxes: list[list[float]]) -> np.ndarray:
-    return np.float32(boxes).reshape(-1, 4, 2)
-
-
-UNIT = [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]
-CROPS = np.zeros((1, 3, 48, 160), np.float32)
+@pytest.mark.parametrize("bad", BAD_STEPS, ids=lambda bad: f"{bad.model}-{bad.tensor}")
+def test_a_step_that_is_asked_by_itself_refuses_what_the_one_before_it_never_makes(
+    whole: dict[str, Any], bad: Bad
+) -> None:
+    good = STEPS[bad.model]
+    said = outcome(whole, bad.model, {**good, bad.tensor: bad.change(good[bad.tensor])})
+    assert bad.says in str(said)
+    assert "\n" not in str(said).strip()
+    assert isinstance(outcome(whole, bad.model, good), dict)
 
 
 @pytest.mark.parametrize(
-    ("model", "change", "says"),
-    [
-        ("ocr_crop", {"boxes": 20_000 * boxes(UNIT)}, "boxes has corners that are far outside"),
-        ("ocr_crop", {"boxes": boxes(UNIT).repeat(201, axis=0)}, "boxes has 201 lines; at most"),
-        ("ocr_crop", {"boxes": 400 * boxes(UNIT).repeat(60, axis=0)}, "boxes together have more"),
-        ("ocr_crop", {"image": np.zeros((1, 32_767, 3), np.uint8)}, "image is 32767 x 1; at most"),
-        ("ocr_read", {"crops": CROPS[..., :0]}, "crops is 1 x 3 x 48 x 0; up to 200 lines, 1 to"),
-        ("ocr_read", {"crops": CROPS.repeat(11, axis=-1)}, "crops is 1 x 3 x 48 x 1760; up to"),
-        ("ocr_line", {"crops": np.full_like(CROPS, np.nan)}, "crops has values that are not"),
-    ],
+    ("part", "scale"),
+    # The box around the brain reaches out of the second and third by about as much as they have.
+    [(np.s_[:20, :20, :20], 3e36), (np.s_[:26, 32:, 1:27], 1), (np.s_[32:, 20:45, 1:17], 1)],
 )
-def test_a_step_that_is_asked_by_itself_refuses_what_the_one_before_it_never_makes(
-    whole: dict[str, Any], model: str, change: dict[str, np.ndarray], says: str
-) -> None:
-    good: dict[str, np.ndarray] = {"crops": CROPS}
-    if model == "ocr_crop":
-        good = {"image": np.zeros((50, 400, 3), np.uint8), "boxes": 40 * boxes(UNIT)}
-    said = outcome(whole, model, good | change)
-    assert says in str(said)
-    assert "\n" not in str(said).strip()
-    assert isinstance(outcome(whole, model, good), dict)
-
-
-@pytest.mark.parametrize("scale", [1, 3e38])
 def test_the_brain_of_a_part_of_a_volume_in_any_unit_is_found_or_not(
-    whole: dict[str, Any], scale: float
+    whole: dict[str, Any], part: tuple[slice, ...], scale: float
 ) -> None:
-    volume = example_inputs(GALLERY / "brain")["volume"]
-    part = np.float32(np.sign(volume - volume.mean())[:20, :20, :20] * scale)
-    for each in (part, *(volume[cut] for cut in PARTS)):
-        answer = outcome(whole, "brain", {"volume": each})
-        assert isinstance(answer, dict), answer
-        assert answer["mask"].shape == each.shape
-
-
-# Of which the box around the brain reaches out by about as much as it has.
-PARTS = (np.s_[0:26, 32:48, 1:27], np.s_[32:48, 20:45, 1:17])
+    volume = np.float32(scale) * (example_inputs(GALLERY / "brain")["volume"][part] - 100)
+    answer = outcome(whole, "brain", {"volume": volume})
+    assert isinstance(answer, dict), answer
+    assert answer["mask"].shape == volume.shape
 
 
 @pytest.mark.parametrize(

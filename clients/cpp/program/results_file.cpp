@@ -44,7 +44,6 @@ ResultsFile::ResultsFile(const std::string& path, const std::string& model)
   attribute("model", model);
 }
 
-
 void ResultsFile::add(const EventId& id, const Event& event, const Labels& labels) {
   const std::array<std::size_t, 3> widths = {labels.classes, labels.event_scores.size(),
                                              labels.vertex.size()};
