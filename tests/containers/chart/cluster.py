@@ -46,6 +46,8 @@ class Pod:
         return done.exit_code, done.output.decode()
 
     def ready(self) -> bool:
+        self.container.reload()
+        assert self.container.status == "running", self.container.logs().decode()
         return self.exec(self.spec["readinessProbe"]["exec"]["command"])[0] == 0
 
     def terminate(self, grace: int) -> None:
