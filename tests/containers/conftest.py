@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.environment import Environment, plan_environment
 from deploy.host.console import Say
-from deploy.host.files import locked
+from deploy.host.files import built_folder, locked
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
@@ -42,6 +43,7 @@ from tests.kit import until
 RELEASE = find_release("24.10")
 EPOCH = 1_700_000_000
 SHARED = "NUMLKIT_TEST_SHARED"
+IMAGE = "image"
 START_S = 180
 HEALTH = "/opt/numl/bin/health"
 
@@ -64,8 +66,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="numlkit-test-")
         config.add_cleanup(folder.cleanup)
+        config.add_cleanup(forget_image)
         Path(folder.name).chmod(0o755)
         os.environ[SHARED] = folder.name
+
+
+def forget_image() -> None:
+    """Remove the image that these tests share."""
+    noted = Path(os.environ[SHARED], IMAGE)
+    if noted.exists():
+        with closing(connect()) as engine:
+            engine.images.remove(noted.read_text(), force=True)
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
@@ -107,19 +118,21 @@ def ingredients(engine):
 
 
 @pytest.fixture(scope="session")
-def context(ingredients, tmp_path_factory):
+def context(ingredients):
     """The folder that the image is built from; tests copy it before they change it."""
-    folder = tmp_path_factory.mktemp("context")
-    make_context(
-        folder,
-        environment=ingredients.environment,
-        release=RELEASE,
-        distribution=ensure_distribution(RELEASE, ingredients.environment.lock.python, say),
-        base="slim",
-        say=say,
-    )
-    yield folder
-    shutil.rmtree(folder)
+
+    def make(folder: Path) -> None:
+        with built_folder(folder) as partial:
+            make_context(
+                partial,
+                environment=ingredients.environment,
+                release=RELEASE,
+                distribution=ensure_distribution(RELEASE, ingredients.environment.lock.python, say),
+                base="slim",
+                say=say,
+            )
+
+    return made_once("context", make)
 
 
 @pytest.fixture(scope="session")
@@ -157,10 +170,15 @@ def build_from(engine, ingredients):
 
 
 @pytest.fixture(scope="session")
-def image(build_from, context, tags):
+def image(engine, build_from, context):
     """The image for serving, on the slim base."""
-    with locked(Path(os.environ[SHARED], "image.lock")):  # the second finds its layers there
-        return build_from(context, tags("slim"))
+
+    def make(path: Path) -> None:
+        path.write_text(build_from(context, f"numlkit-test/slim:{secrets.token_hex(4)}").tag)
+
+    tag = made_once(IMAGE, make).read_text()
+    built = engine.images.get(tag)
+    return BuiltImage(tag, str(built.id), int(built.attrs["Size"]))
 
 
 @pytest.fixture(scope="session")

@@ -130,6 +130,7 @@ def test_an_ordinary_user_builds_the_same_bytes_without_docker(
 
         def as_that_user() -> None:
             os.environ |= {"HOME": name, "XDG_CACHE_HOME": f"{name}/cache", "USER": ORDINARY}
+            os.environ["SOURCE_DATE_EPOCH"] = "1"
             build_without_docker(readable, ingredients, tools, out)
 
         assert _as_user(account, as_that_user) == ""

@@ -14,7 +14,6 @@ import pytest
 
 from deploy.host.files import sha256_of
 from tests.containers.sif.conftest import (
-    build_without_docker,
     partition,
 )
 
@@ -118,18 +117,9 @@ def test_without_docker_the_kits_own_files_are_the_same(own_tree, sif_without_do
     assert differing(own(own_tree), own(tree_of(sif_without_docker))) == set()
 
 
-def test_the_same_image_gives_the_same_bytes(build, folder):
-    first, again = (sha256_of(build(folder / "again.sif")) for _ in range(2))
-    assert first == again
-    (folder / "again.sif").unlink()
-
-
-def test_without_docker_the_same_layers_give_the_same_bytes(
-    sif_without_docker, context, ingredients, tools, folder, monkeypatch
-):
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
-    again = build_without_docker(context, ingredients, tools, folder / "again.sif")
-    assert sha256_of(again) == sha256_of(sif_without_docker)
+def test_the_same_image_gives_the_same_bytes(sif, build, folder):
+    again = build(folder / "again.sif")
+    assert sha256_of(again) == sha256_of(sif)
     again.unlink()
 
 
