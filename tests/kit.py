@@ -162,11 +162,12 @@ class Kit:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until ``condition`` holds."""
-    deadline = time.monotonic() + SOON_S
+    """Wait until ``condition`` holds; the longer it takes, the more rarely it is asked."""
+    begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {SOON_S} s"
-        time.sleep(0.1)
+        waited = time.monotonic() - begun
+        assert waited < SOON_S, f"{what}: not within {SOON_S} s"
+        time.sleep(max(0.1, waited / 10))
 
 
 def free_ports() -> Ports:

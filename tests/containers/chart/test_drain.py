@@ -19,7 +19,7 @@ from tests.ending import ENDING_HTTP
 from tests.kit import until
 from tests.load import Load
 
-REQUESTS = 400
+REQUESTS = 200
 KILL_A_STUB = """
 for folder in /proc/[0-9]*; do
   words=$(tr '\\0' ' ' <"$folder/cmdline")
@@ -63,10 +63,10 @@ def model_answers(url: str, authority: Authority) -> bool:
 
 
 def test_a_rolling_restart_of_all_three_loses_no_request(cluster, authority):
-    with Load(cluster.url, authority.file, 1000) as load:
+    with Load(cluster.url, authority.file, 500) as load:
         cluster.roll()
     assert load.wrong == []
-    assert load.asked >= 1000
+    assert load.asked >= 500
 
 
 def test_scaling_down_and_up_loses_no_request(cluster, authority):
