@@ -16,8 +16,6 @@ from deploy.engines.instance import config_folder, instance_files
 from deploy.host.paths import CHECKOUT
 from tests.kit import SMALL, Kit, until
 
-pytestmark = pytest.mark.alone  # stops the engine, and with it everybody's containers
-
 
 @pytest.fixture
 def contained(kit):
@@ -31,7 +29,7 @@ def _engine(kit: Kit, name: str, *words: str) -> None:
     subprocess.run(words, env={**os.environ, **config}, check=True, capture_output=True)
 
 
-def _healed(kit: Kit, name: str, seconds: float) -> dict[str, Any]:
+def _healed(kit: Kit, name: str) -> dict[str, Any]:
     def restarted_and_right() -> bool:
         status = kit.json("status", "--name", name)
         return status["status"] == 0 and status["state"]["restarts"] >= 1
@@ -67,7 +65,7 @@ def test_a_container_that_somebody_does_away_with_is_replaced(contained, harm, t
     # What was started is started again, whatever its file holds by then.
     sif.write_bytes(b"something else")
     harm(contained, answer["container"])
-    status = _healed(contained, "hurt", 60)
+    status = _healed(contained, "hurt")
     assert status["state"]["container"] == answer["container"]
     assert status["state"]["server"] != answer["server"]
     assert contained.json("smoke", "--name", "hurt")["ok"]
@@ -97,6 +95,7 @@ def test_a_container_in_the_way_is_named_and_left_alone(contained):
     assert not contained.leftovers("first")
 
 
+@pytest.mark.alone  # stops the engine, and with it everybody's containers
 def test_a_restarted_docker_daemon_brings_the_deployment_back(contained):
     if contained.engine != "docker":
         pytest.skip("there is no daemon")
@@ -112,7 +111,7 @@ def test_a_restarted_docker_daemon_brings_the_deployment_back(contained):
         check=True,
         capture_output=True,
     )
-    status = _healed(contained, "daemon", 120)
+    status = _healed(contained, "daemon")
     assert status["state"]["server"] != answer["server"]
     assert contained.json("smoke", "--name", "daemon")["ok"]
     contained.down("daemon")
