@@ -37,6 +37,8 @@ _WIDE: Wide = MappingProxyType(
 )
 # A column up to this size is read once: a call of HDF5 for each event costs more than its rows.
 _WHOLE_BYTES = 1 << 20
+# A dataset may claim more rows than it stores; reading it asks for memory for all of them.
+_CLAIMED_BYTES, _DEFLATED_AT_MOST = 1 << 28, 1032
 # All that a pickled list of strings needs.
 _LIST_OPCODES = frozenset(
     {"PROTO", "FRAME", "MARK", "LIST", "EMPTY_LIST", "APPEND", "APPENDS", "STOP"}
@@ -185,8 +187,20 @@ def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
     except KeyError:
         return None  # a link that leads nowhere
     if isinstance(node, h5d.DatasetID):
+        _check_claim(node)
         return h5py.Dataset(node)
     return h5py.Group(node) if isinstance(node, h5g.GroupID) else None
+
+
+def _check_claim(dataset: h5d.DatasetID) -> None:
+    """Refuse a large dataset that stores far less than compression explains."""
+    claimed, stored = math.prod(dataset.shape) * dataset.dtype.itemsize, dataset.get_storage_size()
+    if claimed > max(_CLAIMED_BYTES, _DEFLATED_AT_MOST * stored):
+        node = h5py.Dataset(dataset)
+        raise EventFileError(
+            f"{node.file.filename}: {node.name.lstrip('/')} claims {claimed / 1e9:.0f} GB, "
+            f"and stores {stored} bytes"
+        )
 
 
 def _all_rows(dataset: h5py.Dataset, kind: np.dtype[Any]) -> Array:

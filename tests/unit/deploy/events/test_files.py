@@ -325,6 +325,18 @@ def test_a_truncated_file_is_one_line(tmp_path):
     assert "\n" not in caught.value.cause
 
 
+@pytest.mark.parametrize("name", ["event_table/event_id", "hit_table/hit_id", "edep_table/hit_id"])
+def test_rows_that_are_claimed_and_not_stored_are_refused(tmp_path, name):
+    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        if name in file:
+            del file[name]
+        file.create_dataset(name, (2**32, 3), "i4", chunks=(1 << 16, 3))
+    said = rf"a\.h5: {name} claims 52 GB, and stores 0 bytes"
+    with pytest.raises(EventFileError, match=said):
+        EventFile(tmp_path / "a.h5", also=TRUE_COLUMNS)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 3e9])
 def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path, value):
     events = [((1, 1, i), *make_event(4, 1, i)) for i in range(2)]
