@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from scripts.campaign.real import (
     WAITS_S,
     Farm,
     Found,
+    Seen,
     computed,
     lose,
     rate,
@@ -34,7 +36,7 @@ from scripts.campaign.simulation import simulate
 WITHIN = 0.2
 """By how much a simulated figure may differ from the measured one."""
 
-_OWN_S, _PROBING_S, _SIMULATED = 1.0, 4.0, 10
+_OWN_S, _PROBING_S, _PACE_S, _SIMULATED = 1.0, 4.0, 2.0, 10
 _SETTLES = 0.2
 _ALONE = (0.05, 0.5, 0.95, 0.99)
 _MOST_LOST, _FEW_LOST = 0.5, 0.02
@@ -71,17 +73,25 @@ class Measured:
     Attributes:
         alone: Seconds of a lone client's events.
         busy: Events/s of one server while all are busy, measured before the first row.
-        rates: Events/s that a server computes while it has any, measured in each row.
+        seen: What servers have done, in each row from its beginning to its end.
     """
 
     alone: Sequence[float]
     busy: float
-    rates: list[float] = field(default_factory=list)
+    seen: list[list[Seen]] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        """Events/s that a server computes while it has any, in each row."""
+        return [rate(row[0], row[-1]) for row in self.seen]
 
     def servers(self, row: int) -> Servers:
         """Return the servers as they are simulated: as fast as they were in the row."""
-        return replace(Servers.kit(SERVERS, 1, 1 / self.rates[row]), times=tuple(self.alone))
+        mean = self.rates[row]
+        paces = tuple(rate(*two) / mean or 1.0 for two in pairwise(self.seen[row]))
+        servers = Servers.kit(SERVERS, 1, 1 / mean)
+        return replace(servers, times=tuple(self.alone), paces=paces, pace_s=_PACE_S)
 
     def jobs(self, row: int) -> Jobs:
         """Return the jobs of a row."""
@@ -104,16 +114,27 @@ async def measure(folders: Sequence[DeploymentFolder], seconds: float, say: Say)
         run = Measured([latency for each in times for latency in each], float(np.mean(rates)))
         say(f"a server answers {run.busy:.1f}/s")
         for number, row in enumerate(_ROWS):
-            jobs, before = run.jobs(number), [computed(each) for each in folders]
+            jobs = run.jobs(number)
             say(f"{row.name}: {jobs.at_once} jobs")
             losing = asyncio.create_task(lose(folders[0], seconds / 2)) if row.loses else None
             farm, settles = Farm(connections), _SETTLES * seconds
+            looking = asyncio.create_task(_look(folders, farm, seconds))
             run.found.append(await run_jobs(farm, jobs, requests, settles, seconds))
             if losing is not None:
                 await losing
-            after = [computed(each) for each in folders]
-            run.rates.append(rate(before, after, farm.busy_s))
+            run.seen.append(await looking)
     return run
+
+
+async def _look(folders: Sequence[DeploymentFolder], farm: Farm, seconds: float) -> list[Seen]:
+    """Return what servers have done at the beginning of each part of a while, and at its end."""
+    found = []
+    begun = time.perf_counter()
+    for part in range(round(seconds / _PACE_S) + 1):
+        await asyncio.sleep(begun + part * _PACE_S - time.perf_counter())
+        done = await asyncio.to_thread(lambda: [computed(each) for each in folders])
+        found.append(Seen(done, farm.busy_s()))
+    return found
 
 
 def compared(runs: Sequence[Measured], seconds: float) -> dict[str, Any]:

@@ -26,6 +26,9 @@ class Servers:
         balance: ``fewest``: to the server with the fewest requests; ``random``: to any.
         times: Times that were measured, in any unit, instead of ``spread``: each event takes one of
             them, by chance, scaled to ``service_s`` on average.
+        paces: How fast servers are in one part of the time after the other, each of ``pace_s``, as
+            a multiple of their mean; afterwards 1. A shared host is not always as fast.
+        pace_s: Of one part.
     """
 
     count: int
@@ -38,6 +41,8 @@ class Servers:
     instances: int | None = None
     balance: Literal["fewest", "random"] = "fewest"
     times: tuple[float, ...] = ()
+    paces: tuple[float, ...] = ()
+    pace_s: float = 1.0
 
     @property
     def capacity(self) -> float:

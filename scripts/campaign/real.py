@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.load.connection import AGAIN, Connections, Request, as_request
@@ -81,24 +82,39 @@ def computed(folder: DeploymentFolder) -> int | None:
     state = folder.require_state()
     if DockerEngine.server(folder, state) is None:
         return None
-    with InferenceServerClient(state.url("grpc").removeprefix("grpc://")) as client:
-        statistics = client.get_inference_statistics(MODEL).model_stats
+    try:
+        with InferenceServerClient(state.url("grpc").removeprefix("grpc://")) as client:
+            statistics = client.get_inference_statistics(MODEL).model_stats
+    except InferenceServerException:  # it is killed meanwhile
+        return None
     return sum(int(each.inference_count) for each in statistics)
 
 
-def rate(
-    before: Sequence[int | None], after: Sequence[int | None], busy_s: Sequence[float]
-) -> float:
-    """Return the events that a server computes in a second in which it has any.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What servers have done up to a moment.
+
+    Attributes:
+        computed: Events of each server; None: it is away.
+        busy_s: For how long each has had requests.
+    """
+
+    computed: Sequence[int | None]
+    busy_s: Sequence[float]
+
+
+def rate(before: Seen, after: Seen) -> float:
+    """Return the events that a server computes in a second in which it has any; 0 if it has none.
 
     The mean of the servers that are there before and after.
     """
-    there = [
-        (b - a, seconds)
-        for a, b, seconds in zip(before, after, busy_s, strict=True)
-        if a is not None and b is not None
-    ]
-    return sum(events for events, _ in there) / sum(seconds for _, seconds in there)
+    events, busy_s = 0, 0.0
+    for first, last, since, until in zip(
+        before.computed, after.computed, before.busy_s, after.busy_s, strict=True
+    ):
+        if first is not None and last is not None:
+            events, busy_s = events + last - first, busy_s + until - since
+    return events / busy_s if busy_s else 0.0
 
 
 @dataclass(slots=True)
@@ -111,18 +127,22 @@ class Found:
 
 
 class Farm:
-    """Connections to all servers; each request goes to the one with the fewest under way.
-
-    Attributes:
-        busy_s: For how long each server has had requests.
-    """
+    """Connections to all servers; each request goes to the one with the fewest under way."""
 
     def __init__(self, connections: Sequence[Connections]) -> None:
         self._connections = connections
         self._load = [0] * len(connections)
         self._since = [0.0] * len(connections)
         self._away: set[int] = set()
-        self.busy_s = [0.0] * len(connections)
+        self._busy_s = [0.0] * len(connections)
+
+    def busy_s(self) -> list[float]:
+        """Return for how long each server has had requests."""
+        now = time.perf_counter()
+        return [
+            busy + (now - since if load else 0.0)
+            for busy, since, load in zip(self._busy_s, self._since, self._load, strict=True)
+        ]
 
     async def infer(self, request: Request, timeout_s: float) -> bool:
         """Send a request once; return whether it was answered."""
@@ -138,7 +158,7 @@ class Farm:
         finally:
             self._load[chosen] -= 1
             if not self._load[chosen]:
-                self.busy_s[chosen] += time.perf_counter() - self._since[chosen]
+                self._busy_s[chosen] += time.perf_counter() - self._since[chosen]
         if answer is None and status not in AGAIN:
             raise LaunchError(f"a server says {status}: {text}")
         if status == _AWAY and not is_busy(text):

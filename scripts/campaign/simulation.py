@@ -67,7 +67,7 @@ class _Simulation:
         self._campaign, self._random = campaign, Random(seed)
         times = campaign.servers.times
         self._times = [each * len(times) / sum(times) for each in times]
-        self._now, self._number = 0.0, 0
+        self._now, self._number, self._pace = 0.0, 0, 1.0
         self._coming: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._servers = [_Server() for _ in range(campaign.servers.count)]
         self._to_start, self._running = campaign.jobs.total, 0
@@ -81,6 +81,8 @@ class _Simulation:
         campaign, outcome = self._campaign, self._outcome
         for _ in range(campaign.jobs.at_once):
             self._next_job()
+        for number, pace in enumerate((*campaign.servers.paces, 1.0)):
+            self._at(number * campaign.servers.pace_s, self._go_at, pace)
         for loss in campaign.losses:
             self._at(loss.at_s, self._lose, loss.count, loss.back_s)
         if campaign.scaling is not None:
@@ -208,8 +210,15 @@ class _Simulation:
             self._plan(server)
 
     def _speed(self, server: _Server) -> float:
-        """Return the part of a core that each event has."""
-        return min(1.0, self._campaign.servers.cores / max(len(server.served), 1))
+        """Return the part of a core that each event has, at the pace of the time."""
+        return self._pace * min(1.0, self._campaign.servers.cores / max(len(server.served), 1))
+
+    def _go_at(self, pace: float) -> None:
+        for server in self._servers:
+            self._advance(server)
+        self._pace = pace
+        for server in self._servers:
+            self._plan(server)
 
     def _advance(self, server: _Server) -> None:
         server.progress += (self._now - server.at) * self._speed(server)

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from deploy.host.errors import KitError
-from scripts.campaign.comparison import WITHIN, differences
+from scripts.campaign.comparison import WITHIN, Measured, differences
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
-from scripts.campaign.real import rate
+from scripts.campaign.real import Seen, rate
 from scripts.campaign.sizing import Wish, plan, steady
 from scripts.plan_campaign import PAGE, REAL, STORED, main, page
 
@@ -39,8 +39,16 @@ def test_what_was_not_measured_is_refused(model, hits):
 
 
 def test_a_servers_rate_is_what_it_computes_while_it_has_requests():
-    before, after = [10, 100, 0], [70, None, 20]  # one was killed
-    assert rate(before, after, [1.5, 3.0, 0.5]) == pytest.approx(40)
+    before, after = Seen([10, 100, 0], [1.0] * 3), Seen([70, None, 20], [2.5, 4.0, 1.5])
+    assert rate(before, after) == pytest.approx(40)  # one was killed
+    assert rate(before, before) == 0
+
+
+def test_servers_are_simulated_as_fast_as_they_were_in_each_part_of_a_row():
+    seen = [Seen([events], [busy]) for events, busy in ((0, 0.0), (10, 2.0), (40, 4.0))]
+    servers = Measured([0.1], busy=10.0, seen=[seen]).servers(0)
+    assert servers.service_s == pytest.approx(0.1)
+    assert servers.paces == pytest.approx((0.5, 1.5))
 
 
 def test_a_plan_is_in_time_and_loses_nothing_up_to_its_most_jobs():

@@ -32,6 +32,7 @@ campaigns = st.builds(
         wait_s=st.none() | st.floats(0.01, 6.0),
         notice=st.booleans(),
         balance=st.sampled_from(("fewest", "random")),
+        paces=st.lists(st.floats(0.1, 3.0), max_size=3).map(tuple),
     ),
     jobs=st.builds(
         Jobs,
@@ -84,6 +85,13 @@ def test_one_server_answers_as_fast_as_queueing_theory_says(number):
     jobs = Jobs(number, number, 100_000 // number, 1.0, Patience(float("inf"), 1))
     found = simulate(Campaign(Servers(1, 1, 0.1, spread=1.0), jobs))
     assert found.answered / found.seconds == pytest.approx(_rate(number, 1.0, 0.1), rel=0.02)
+
+
+def test_events_take_longer_while_servers_are_slower():
+    servers = Servers(1, 1, 1.0, spread=0.0, paces=(0.5, 0.25, 2.0), pace_s=2.0)
+    alone = Jobs(1, 1, 4, 0.0)
+    # An event each of 2 s, of 2 s at a quarter and 0.25 s at double pace, and of 0.5 s.
+    assert simulate(Campaign(servers, alone)).latencies == pytest.approx([2.0, 2.25, 0.5, 0.5])
 
 
 def test_of_many_jobs_an_event_waits_as_in_a_queue_of_random_arrivals():
