@@ -187,6 +187,8 @@ def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
     except KeyError:
         return None  # a link that leads nowhere
     if isinstance(node, h5d.DatasetID):
+        if node.shape is None:
+            return None  # it has no rows, not even none
         _check_claim(node)
         return h5py.Dataset(node)
     return h5py.Group(node) if isinstance(node, h5g.GroupID) else None
@@ -194,9 +196,9 @@ def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
 
 def _check_claim(dataset: h5d.DatasetID) -> None:
     """Refuse a large dataset that stores far less than compression explains."""
-    claimed, stored = math.prod(dataset.shape) * dataset.dtype.itemsize, dataset.get_storage_size()
-    if claimed > max(_CLAIMED_BYTES, _DEFLATED_AT_MOST * stored):
-        node = h5py.Dataset(dataset)
+    claimed = math.prod(dataset.shape) * dataset.dtype.itemsize
+    if claimed > _CLAIMED_BYTES and claimed > _DEFLATED_AT_MOST * dataset.get_storage_size():
+        node, stored = h5py.Dataset(dataset), dataset.get_storage_size()
         raise EventFileError(
             f"{node.file.filename}: {node.name.lstrip('/')} claims {claimed / 1e9:.0f} GB, "
             f"and stores {stored} bytes"

@@ -291,7 +291,11 @@ def test_a_missing_table_is_named(tmp_path, table):
         EventFile(tmp_path / "a.h5")
 
 
-@pytest.mark.parametrize("link", [h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/gone")])
+@pytest.mark.parametrize(
+    "link",
+    [h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/gone"), h5py.Empty("f4")],
+    ids=["soft", "external", "empty"],
+)
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -299,7 +303,7 @@ def test_a_missing_table_is_named(tmp_path, table):
         ("hit_table/integral", "hit_table has no column integral"),
     ],
 )
-def test_what_a_link_leads_nowhere_to_is_missing(tmp_path, name, says, link):
+def test_what_a_link_leads_nowhere_to_or_has_no_shape_is_missing(tmp_path, name, says, link):
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         del file[name]
