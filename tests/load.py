@@ -17,7 +17,7 @@ from deploy.triton.golden import read_golden
 from tests.kit import SOON_S
 
 # Of a client, between two requests: that each is answered is what is shown, not how many can be.
-PAUSE_S = 0.2
+PAUSE_S = 0.1
 
 
 @dataclass

@@ -60,10 +60,6 @@ def interpreters() -> list[Path]:
     return list(dict.fromkeys(path.resolve() for path in paths if path.exists()))
 
 
-# Each compiles the native library anew, whatever the interpreter.
-compiles = pytest.mark.parametrize("prefix", interpreters()[:1], indirect=True, ids=str)
-
-
 def made(flavour: Flavour, python: Path) -> Environment:
     return plan_environment(flavour, relocatable=True, python=python).make(say)
 
@@ -287,7 +283,6 @@ def test_layers_hold_the_environment_at_its_place_in_the_image(layers):
     assert str(cache_folder()).encode() not in content
 
 
-@compiles
 def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
     layers, prefix, tmp_path, monkeypatch
 ):
@@ -304,7 +299,6 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
     assert sha256_of(tmp_path / "serving.tar") != sha256_of(layers / "serving.tar")
 
 
-@compiles
 def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     alone = made("serving", prefix.interpreter.executable)

@@ -22,7 +22,7 @@ from tests.load import Load
 NAMES = ("one", "two", "three")
 MODELS = ("--models", "nugraph2_cpu,nugraph3", "--instances", "1")
 SITE = Site(("cpu",), {"models": ["nugraph2_cpu", "nugraph3"]})
-REQUESTS = 200
+REQUESTS = 400
 
 
 def server(kit: Kit, name: str) -> Server:
@@ -94,7 +94,7 @@ def test_a_model_that_one_server_loses_costs_no_request(kit, door):
     """Envoy asks again where HAProxy cannot look; of HAProxy few requests may be lost."""
     folder = kit.folder("one") / "model_repository/nugraph3"
     aside = kit.folder("one") / "nugraph3.aside"
-    with load(door, least=500) as clients:
+    with load(door, least=1000) as clients:
         until(lambda: clients.asked > 100, "load")
         shutil.move(folder, aside)
         try:

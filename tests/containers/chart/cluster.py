@@ -45,9 +45,14 @@ class Pod:
         done = self.container.exec_run(command)
         return done.exit_code, done.output.decode()
 
-    def ready(self) -> bool:
+    def assert_runs(self) -> None:
+        """Fail with its log if the server has ended."""
         self.container.reload()
-        assert self.container.status == "running", self.container.logs().decode()
+        log = self.container.logs(tail=100).decode()
+        assert self.container.status == "running", f"{self.container.attrs['State']}\n{log}"
+
+    def ready(self) -> bool:
+        self.assert_runs()
         return self.exec(self.spec["readinessProbe"]["exec"]["command"])[0] == 0
 
     def terminate(self, grace: int) -> None:

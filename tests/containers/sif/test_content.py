@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.host.files import sha256_of
-from tests.containers.sif.conftest import (
-    partition,
-)
+from tests.containers.sif.conftest import partition
 
 # What Apptainer itself empties.
 EMPTIED = {"etc/resolv.conf"}

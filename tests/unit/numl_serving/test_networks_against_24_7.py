@@ -27,7 +27,7 @@ from numl_serving.native import NativeModel
 from oracle import KINDS, answer, card_of
 from oracle25 import simulated
 
-EVENTS = settings(max_examples=5, deadline=None)
+EVENTS = settings(max_examples=8, deadline=None)
 
 
 def assert_equal_answers(case: Case, seed: int, event: Event) -> None:

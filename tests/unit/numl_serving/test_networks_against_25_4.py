@@ -25,7 +25,7 @@ from oracle25 import Layout, Model25, simulated
 
 from numl_formats.cardfile import read_card
 
-EVENTS = settings(max_examples=6, deadline=None)
+EVENTS = settings(max_examples=10, deadline=None)
 
 
 def assert_equal_answers(model: Model25, event: Event, factor: float, **more: bool) -> None:
