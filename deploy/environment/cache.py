@@ -1,6 +1,7 @@
 """Remove old builds from the cache: environments and wheels of ``numl_serving``."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,9 +11,12 @@ from deploy.host.files import unless_locked
 KEPT = 3
 """How many environments of each kind stay, and how many wheels of ``numl_serving``."""
 
+RECENT_S = 3600.0
+"""Whatever was taken so recently stays, too: another build may still read it."""
+
 
 def clear_cache(cache: Path) -> tuple[list[str], int]:
-    """Remove all but the :data:`KEPT` last used of each kind; skip what a running build has locked.
+    """Remove all but the :data:`KEPT` last used of each kind, and what another build may use.
 
     Environments that servers run in are not touched. Returns the paths removed, relative to the
     cache, and the bytes freed.
@@ -25,6 +29,8 @@ def clear_cache(cache: Path) -> tuple[list[str], int]:
     agents = list(_folders(cache / "sync"))
     for kind in (whole, packages, agents, list(_folders(cache / "serving"))):
         for folder in sorted(kind, key=_last_use, reverse=True)[KEPT:]:
+            if time.time() - _last_use(folder) < RECENT_S:
+                continue
             with unless_locked(folder.with_suffix(".lock")) as free:
                 if free:
                     facts = [path.lstat() for path in folder.rglob("*") if not path.is_dir()]

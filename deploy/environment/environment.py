@@ -14,6 +14,7 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -123,10 +124,13 @@ class Environment:
         return glibc_needed(_files(self.folder))
 
     def make(self, say: Say) -> Environment:
+        lock = self.folder.with_suffix(".lock")
         if self.is_made:
+            with suppress(OSError):  # in another user's cache
+                os.utime(lock)  # it is used
             return self
         waiting = "another command is making the environment; waiting"
-        with locked(self.folder.with_suffix(".lock"), waiting=lambda: say(waiting)):
+        with locked(lock, waiting=lambda: say(waiting)):
             if not self.is_made:
                 self._make(say)
         return self

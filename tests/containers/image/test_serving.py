@@ -26,11 +26,11 @@ QUICK_HEALTHCHECK = {
     "retries": 2,
     "start_period": START_S * SECOND,
 }
-KILL = """
+END = """
 begin="%s"
 for folder in /proc/[0-9]*; do
   words=$(tr '\\0' ' ' <"$folder/cmdline")
-  if [[ $words == $begin* ]]; then kill -KILL "${folder#/proc/}"; break; fi
+  if [[ $words == $begin* ]]; then kill -%s "${folder#/proc/}"; break; fi
 done
 """
 STUB = "/opt/tritonserver/backends/python/triton_python_backend_stub"
@@ -104,7 +104,7 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, end):
         assert [path.name[:11] for path in Path(scratch).iterdir()] == ["python_env_"]
         if end == "killed":
             server.wait_healthy()
-            server.exec("bash", "-c", KILL % SERVER)
+            server.exec("bash", "-c", END % (SERVER, "KILL"))
             assert server.container.wait()["StatusCode"] == 137
         else:
             if end == "stopped":
@@ -112,6 +112,18 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, end):
             server.stop()
         assert list(Path(memory).iterdir()) == []
         assert list(Path(scratch).iterdir()) == []
+
+
+def test_a_server_that_aborts_is_started_once_more(runner, image):
+    """Triton does so at random, mostly while models start on a busy host."""
+    server, abort = runner.start(image.tag), END % (SERVER, "ABRT")
+    until(lambda: "loading: nugraph3" in server.logs(), "models that start")
+    server.exec("bash", "-c", abort)
+    until(lambda: "serve: Triton has aborted: starting it once more\n" in server.logs(), "a word")
+    server.wait_healthy()
+    assert [answer for answer in server.answers() if not answer.ok] == []
+    server.exec("bash", "-c", abort)
+    assert server.container.wait()["StatusCode"] == 134
 
 
 @pytest.mark.parametrize(
@@ -127,7 +139,7 @@ def test_a_dead_stub_makes_the_container_unhealthy(runner, image, limits, models
         return str(server.container.attrs["State"]["Health"]["Status"])
 
     until(lambda: state() == "healthy", "healthy")
-    server.exec("bash", "-c", KILL % f"{STUB} {models}/nugraph3/")
+    server.exec("bash", "-c", END % (f"{STUB} {models}/nugraph3/", "KILL"))
     until(lambda: state() == "unhealthy", "unhealthy")
     status, words = server.exec(HEALTH)
     assert status == 1

@@ -1,11 +1,12 @@
 """What goes from the cache after a build, and what stays."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from deploy.environment.cache import KEPT, clear_cache
+from deploy.environment.cache import KEPT, RECENT_S, clear_cache
 from deploy.host.files import locked
 
 
@@ -59,6 +60,16 @@ def test_what_a_build_holds_at_the_moment_stays(cache):
     with locked(cache / "relocatable" / "cpu-d.lock"):
         os.utime(cache / "relocatable" / "cpu-d.lock", (0, 0))
         clear_cache(cache)
+    assert "cpu-d" in names(cache / "relocatable")
+
+
+def test_what_another_build_has_taken_a_while_ago_stays(cache):
+    lock = cache / "relocatable" / "cpu-d.lock"
+    taken = time.time() - RECENT_S / 2
+    os.utime(lock, (taken, taken))
+    for name in "abc":
+        os.utime(cache / "relocatable" / f"cpu-{name}.lock")
+    clear_cache(cache)
     assert "cpu-d" in names(cache / "relocatable")
 
 

@@ -109,12 +109,15 @@ def test_an_environment_in_place_holds_what_is_locked(given):
     scripts_run(made.folder)
 
 
-def test_one_that_is_made_is_not_made_again(given):
+def test_one_that_is_made_is_not_made_again_but_counts_as_used(given):
     first = plan_environment("serving", wheels=given).make(ignore)
     before = first.folder.stat().st_ctime_ns
     for wheel in given.iterdir():
         wheel.unlink()
+    lock = first.folder.with_suffix(".lock")
+    os.utime(lock, (0, 0))
     assert plan_environment("serving").make(ignore).folder.stat().st_ctime_ns == before
+    assert lock.stat().st_mtime > 0
 
 
 def test_a_change_in_numl_serving_installs_nothing_else_again(given):
