@@ -2,6 +2,7 @@
 
 import argparse
 import platform
+import signal
 from contextlib import suppress
 from functools import partial
 
@@ -9,7 +10,7 @@ from deploy.deployment.state import DeploymentFolder, known_deployments, startin
 from deploy.engines.choose import engine_named
 from deploy.engines.farm import known_farms, read_farm, stop_farm
 from deploy.engines.server import end_process
-from deploy.host.cli import Parser, make_parser, run
+from deploy.host.cli import Parser, end_in_order, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.paths import DEFAULT_NAME
@@ -26,6 +27,7 @@ def parser() -> Parser:
 
 
 def _down(options: argparse.Namespace, console: Console) -> int:
+    end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     names = {options.name}
     if options.all:
         here = (name for name in known_deployments() if not _is_elsewhere(name))

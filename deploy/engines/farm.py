@@ -81,8 +81,7 @@ class Farm(BaseModel, frozen=True):
         Args:
             number: Of the job, among this farm's: its files' folder.
         """
-        python = self.numlkit.with_name("python")
-        beside = [str(python), "-m", "deploy.engines.farm_server", self.name]
+        beside = self._python("farm_server")
         command = [str(self.numlkit), "exec", "--quiet", *self.words, "--", *beside]
         begun = '"$(date +%s)"'  # when the batch system's clock for the job began
         last = [begun, quote(replaces)] if replaces else [begun]
@@ -97,13 +96,7 @@ class Farm(BaseModel, frozen=True):
         """Return the job that submits renewals; None: servers do, or nothing is renewed."""
         if not self.system.beside or self.settings.hours is None:
             return None
-        words = [
-            str(self.numlkit.with_name("python")),
-            "-m",
-            "deploy.engines.farm_keeper",
-            self.name,
-        ]
-        script = (f"exec {' '.join(map(quote, words))}",)
+        script = (f"exec {' '.join(map(quote, self._python('farm_keeper')))}",)
         needs = Resources(options=self.system.beside, setup=self.settings.setup)
         return Job(f"{self.job}-keeper", 1, script, self.folder / _JOBS / "keeper", needs)
 
@@ -127,6 +120,11 @@ class Farm(BaseModel, frozen=True):
         for asked in sorted(self.folder.glob(f"{_RENEWALS}/*")):
             self.system.submit(self.to_submit(1, f"renewal-{asked.name}", asked.name))
             asked.unlink()
+
+    def _python(self, module: str) -> list[str]:
+        # -I: with -m alone, modules of the folder where it runs, which is the user's, come first.
+        python = self.numlkit.with_name("python")
+        return [str(python), "-I", "-m", f"deploy.engines.{module}", self.name]
 
     def write(self) -> None:
         (self.folder / _RENEWALS).mkdir(parents=True, exist_ok=True)
@@ -222,21 +220,27 @@ def stop_farm(farm: Farm) -> None:
     """End all jobs of a farm, and remove its folder.
 
     Servers end by themselves when ``farm.json`` is gone; what does not is cancelled.
+
+    Raises:
+        KitError: Jobs do not end, or the batch system does not answer. The farm is still known.
     """
-    (farm.folder / _FILE).unlink(missing_ok=True)
     begun = time.monotonic()
     keeper = farm.keeper()
     names = [farm.job] if keeper is None else [farm.job, keeper.name]
-    while active := {name: tasks for name in names if (tasks := farm.system.active(name))}:
-        waited = time.monotonic() - begun
-        for name, tasks in active.items():
-            if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
-                farm.system.cancel(name)
-        if waited > _ENDS_S:
-            farm.write()
-            remedy = f"numlkit down --name {farm.name} again"
-            raise LaunchError(f"jobs of {farm.name} do not end", remedy)
-        time.sleep(_LOOK_S)
+    try:
+        (farm.folder / _FILE).unlink(missing_ok=True)
+        while active := {name: tasks for name in names if (tasks := farm.system.active(name))}:
+            waited = time.monotonic() - begun
+            for name, tasks in active.items():
+                if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
+                    farm.system.cancel(name)
+            if waited > _ENDS_S:
+                remedy = f"numlkit down --name {farm.name} again"
+                raise LaunchError(f"jobs of {farm.name} do not end", remedy)
+            time.sleep(_LOOK_S)
+    except BaseException:
+        farm.write()  # or jobs that are left would be nobody's: no other down would find them
+        raise
     shutil.rmtree(farm.folder, ignore_errors=True)
 
 

@@ -21,6 +21,9 @@ _MIB = 1 << 20
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 # A restarted controller of a large site takes minutes to answer again.
 _SILENCE_S = 600.0
+# Around the lines of setup. Not after each one: a line may be the first of several of an if.
+_GUARD = ("trap 'echo \"a line of setup ended this job: exit status $?\" >&2' EXIT", "set -e")
+_UNGUARD = ("set +e", "trap - EXIT")
 
 
 class Resources(BaseModel, frozen=True, extra="forbid"):
@@ -29,7 +32,7 @@ class Resources(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         memory: None: the batch system's own default, as for ``hours``.
         options: Lines of the batch system's own, without ``#SBATCH``.
-        setup: Lines of shell before the task's own.
+        setup: Lines of shell before the task's own; if one fails, the task ends.
     """
 
     cpus: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -124,7 +127,8 @@ class BatchSystem(ABC):
 
 def script_of(job: Job, header: Sequence[str], number: str) -> str:
     """Return the script of a task, given the shell's words for its number."""
-    lines = ("#!/bin/sh", *header, f"TASK={number}", *job.resources.setup, *job.script)
+    setup = (*_GUARD, *job.resources.setup, *_UNGUARD) if job.resources.setup else ()
+    lines = ("#!/bin/sh", *header, f"TASK={number}", *setup, *job.script)
     return "\n".join(lines) + "\n"
 
 

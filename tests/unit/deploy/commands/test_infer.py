@@ -261,6 +261,13 @@ def test_no_server_is_one_line_and_a_remedy(tmp_path, monkeypatch, capsys):
     assert not (tmp_path / "r.h5").exists()
 
 
+def test_blank_lines_in_a_list_of_files_name_no_file(tmp_path, capsys):
+    one, other = (write_events(tmp_path / f"{name}.h5", [3]) for name in ("a", "b c"))
+    (tmp_path / "files.txt").write_text(f"\n{one}\n \t\n{other}\r\n\n")
+    assert run(f"@{tmp_path / 'files.txt'}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["events"] == 2
+
+
 def test_an_input_is_never_overwritten(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [3])
     before = events.read_bytes()

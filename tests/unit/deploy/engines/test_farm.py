@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from deploy.client.registry import Registry
+from deploy.commands.down import main as down
 from deploy.commands.up import main as up
 from deploy.engines import farm_server
 from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
@@ -20,6 +24,7 @@ from deploy.host.batch.jobs import BatchSystem, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import ClientError, KitError
+from tests.unit.deploy.commands.running import ENDING
 
 RENEWAL = """\
 #!/bin/sh
@@ -30,10 +35,14 @@ RENEWAL = """\
 #SBATCH --time=120
 #SBATCH --account=dune
 TASK=$SLURM_ARRAY_TASK_ID
+trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
+set -e
 module load apptainer
+set +e
+trap - EXIT
 cd '/home/me/my work'
 exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python \
--m deploy.engines.farm_server farm "$(date +%s)" 0badcafe
+-I -m deploy.engines.farm_server farm "$(date +%s)" 0badcafe
 """
 
 
@@ -76,6 +85,32 @@ def test_a_job_starts_a_server_and_what_enters_it(farm):
     first = farm.to_submit(3, "up-1")
     assert Slurm().render(first)["job.sh"].endswith('"$(date +%s)"\n')
     assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
+
+
+def test_modules_in_the_folder_where_up_was_typed_are_not_run_on_the_nodes(farm, tmp_path):
+    place, programs = tmp_path / "place", tmp_path / "bin"
+    for folder in (place, programs):
+        folder.mkdir()
+    for name in ("deploy", "secrets"):
+        (place / f"{name}.py").write_text("raise SystemExit('a file of the user is run')\n")
+    # It stands for one whose server is ready, and runs what comes after --.
+    words = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+    for name, runs in {"numlkit": words, "python": f'exec {sys.executable} "$@"'}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{runs}\n")
+        (programs / name).chmod(0o755)
+    (farm.folder / "farm.json").unlink()
+    settings = BatchSettings(engine="htcondor", hours=2)
+    update = {"place": place, "numlkit": programs / "numlkit", "settings": settings}
+    here = farm.model_copy(update=update)
+    for job in (here.to_submit(1, "up-1"), here.keeper()):
+        script = HTCondor().render(job)["job.sh"]
+        variables = {**os.environ, "PYTHONPATH": str(place)}
+        done = subprocess.run(
+            ["sh", "-c", script], cwd=place, env=variables,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr.endswith(" farm farm has ended\n")
 
 
 def test_a_server_is_renewed_at_half_its_time_and_leaves_before_its_end():
@@ -219,7 +254,7 @@ def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
 def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submitted):
     keeper = kept.keeper()
     assert HTCondor().render(keeper)["job.sub"] == KEEPER
-    assert keeper.script == ("exec /opt/kit/bin/python -m deploy.engines.farm_keeper farm",)
+    assert keeper.script == ("exec /opt/kit/bin/python -I -m deploy.engines.farm_keeper farm",)
     entry = attended(kept, Clock())
     assert submitted == []
     tries = []
@@ -267,6 +302,36 @@ def test_the_servers_that_are_missing_are_submitted(farm, monkeypatch, submitted
     monkeypatch.setattr(Slurm, "_tasks", lambda _self, _name: tasks)
     assert start_farm(wanted.model_copy(update={"job": "numl-farm-2"})) == wanted
     assert [job.tasks for job in submitted] == [missing] * (missing > 0)
+
+
+@pytest.fixture
+def handlers():
+    """Give signals back to whom they belonged."""
+    before = {each: signal.getsignal(each) for each in ENDING}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize("fault", ["silent", *ENDING])
+@pytest.mark.usefixtures("handlers")
+def test_a_farm_whose_end_is_broken_off_can_be_ended_by_another_down(farm, monkeypatch, fault):
+    def fail(_self: object, _name: str) -> None:
+        if fault != "silent":
+            signal.raise_signal(fault)
+        raise KitError("squeue failed: Unable to contact slurm controller")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Slurm, "active", fail)
+        assert down(["--name", "farm"]) == (1 if fault == "silent" else 130)
+    assert read_farm("farm") == farm
+    waiting, cancelled = [{0: Task(False)}, {}], []
+    monkeypatch.setattr(Slurm, "active", lambda *_: waiting.pop(0))
+    monkeypatch.setattr(Slurm, "cancel", lambda _self, name: cancelled.append(name))
+    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
+    assert down(["--name", "farm"]) == 0
+    assert cancelled == [farm.job]
+    assert not farm.folder.exists()
 
 
 def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):

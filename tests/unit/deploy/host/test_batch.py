@@ -31,13 +31,21 @@ SLURM = """\
 #SBATCH --time=90
 #SBATCH --account=dune
 TASK=$SLURM_ARRAY_TASK_ID
+trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
+set -e
 module load apptainer
+set +e
+trap - EXIT
 exec label $TASK
 """
 CONDOR_SCRIPT = """\
 #!/bin/sh
 TASK=$1
+trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
+set -e
 module load apptainer
+set +e
+trap - EXIT
 exec label $TASK
 """
 CONDOR = """\
@@ -71,6 +79,28 @@ def test_a_site_s_job_as_it_is_submitted(engine, option, rendered, tmp_path):
     assert settings.jobs == 50
     job = Job("numl-1", 20, ("exec label $TASK",), Path("/shared/batch"), settings)
     assert SYSTEMS[settings.engine]().render(job) == rendered
+
+
+@pytest.mark.parametrize(
+    ("setup", "status", "said"),
+    [
+        (["module load apptainer", "true"], 127, "a line of setup ended this job: exit status 127"),
+        (["if true; then", "  exit 3  # no such card", "fi"], 3, "ended this job: exit status 3"),
+        (["false || true", "[ -e /none ] && none", "ready=yes"], 0, "label 7 yes"),
+    ],
+)
+def test_a_line_of_setup_that_fails_ends_the_job_and_is_told_in_its_log(setup, status, said):
+    script = ("false", 'echo label "$TASK" "$ready"')
+    job = Job("numl-1", 1, script, Path("/x"), Resources(setup=tuple(setup)))
+    text = SYSTEMS["htcondor"]().render(job)["job.sh"]
+    variables = {"PATH": "/usr/bin:/bin"}  # no module of this host's
+    done = subprocess.run(
+        ["sh", "-c", text, "job.sh", "7"], env=variables, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert done.stdout.splitlines()[-1].endswith(said)
+    assert ("label" in done.stdout) == (status == 0)
 
 
 def test_the_site_files_of_the_repository_are_understood():
