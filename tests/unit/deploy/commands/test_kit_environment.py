@@ -1,8 +1,9 @@
-"""``scripts/kit-environment`` on a host whose Python will not do."""
+"""``scripts/kit-environment``: on a host whose Python will not do, and in a checkout that moves."""
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,74 @@ def test_a_given_python_that_is_too_old_is_named(tmp_path):
     told = said(tmp_path, "python3", python="python3")
     cause = "PYTHON=python3 is not a release of Python from 3.10 to 3.14"
     assert told == f"error: {cause}\n  try: set PYTHON to another, or unset it\n"
+
+
+# Stands for a Python whose pip "installs" one that has nothing to do.
+PLAYED = f"""\
+#!/bin/sh
+case "$*" in
+  *"pip install"*--target*)
+    while [ "$1" != --target ]; do shift; done
+    mkdir "$2/pip" && touch "$2/pip/__init__.py" "$2/pip/__main__.py" ;;
+  *"-m pip"*) ;;
+  *) exec {sys.executable} "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a small checkout with its environment, whose command says which code it runs."""
+    folder = tmp_path / "numlkit"
+    for name in ("scripts", "envs", "deploy"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(CHECKOUT / "scripts" / "kit-environment", folder / "scripts")
+    (folder / "envs" / "kit.txt").write_text("pip==1 \\\n    --hash=sha256:0\n")
+    (folder / "pyproject.toml").touch()
+    (folder / "deploy" / "main.py").write_text("def main():\n    print(__file__)\n")
+    (tmp_path / "python").write_text(PLAYED)
+    (tmp_path / "python").chmod(0o755)
+    assert set_up(folder).startswith("making the kit's Python environment in .venv")
+    assert code_of(folder) == folder
+    return folder
+
+
+def set_up(folder: Path) -> str:
+    variables = {"PATH": "/usr/bin:/bin", "CXX": "c++", "PYTHON": str(folder.parent / "python")}
+    done = subprocess.run(
+        ["scripts/kit-environment"], cwd=folder, env=variables,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stderr
+
+
+def code_of(folder: Path) -> Path:
+    command = [folder / ".venv" / "bin" / "numlkit"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).parents[1]
+
+
+def test_an_environment_that_is_complete_is_left_as_it_is(checkout):
+    (checkout / ".venv" / "bin" / "mine").touch()
+    assert set_up(checkout) == ""
+    assert (checkout / ".venv" / "bin" / "mine").exists()
+
+
+@pytest.mark.parametrize("how", [Path.rename, shutil.copytree])
+def test_the_environment_of_a_checkout_that_was_moved_or_copied_is_made_again(checkout, how):
+    # As pip makes them, with the path of their Python.
+    (checkout / ".venv" / "bin" / "pytest").write_text(f"#!{checkout}/.venv/bin/python\n")
+    there = checkout.with_name("there")
+    how(checkout, there)
+    assert set_up(there).startswith("making the kit's Python environment in .venv")
+    assert code_of(there) == there
+    assert not (there / ".venv" / "bin" / "pytest").exists()
+    assert set_up(there) == ""
+
+
+def test_the_environment_of_another_checkout_to_which_there_is_a_link_is_left_to_it(checkout):
+    there = checkout.with_name("there")
+    shutil.copytree(checkout, there, ignore=shutil.ignore_patterns(".venv"))
+    (there / ".venv").symlink_to(checkout / ".venv")
+    assert set_up(there) == ""
+    assert code_of(checkout) == checkout
