@@ -1,7 +1,8 @@
 """Makes the wheel: the kit, and all that it reads of a checkout.
 
 ``deploy/share`` in the wheel holds the models, recipes, locks and the chart, and ``numl_serving``
-built for this platform, so that no user needs a compiler.
+built for this platform, so that no user needs a compiler. ``scripts/wheel`` runs it in a clone,
+where nothing lies that git does not track.
 """
 
 import json

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,26 @@ def digests(wheel: Path) -> dict[str, int]:
         return {info.filename: info.CRC for info in archive.infolist()}
 
 
-def release(clone: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def release(clone: Path, *words: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "scripts/release", *words]
-    return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=clone, umask=umask, capture_output=True, text=True, check=False
+    )
+
+
+def give_a_date(clone: Path, day: str) -> None:
+    changelog = clone / "CHANGELOG.md"
+    changelog.write_text(changelog.read_text().replace("(unreleased)", f"({day})", 1))
+    git(clone, "commit", "--quiet", "--all", "--message", "Release")
+
+
+def leave_behind(clone: Path) -> list[Path]:
+    """Write what nobody has committed, and what a build that was interrupted leaves."""
+    names = ("deploy/mine.py", "deploy/sites/mine.toml", "build/lib/deploy/mine.py", "build/cpp/my")
+    for name in names:
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).write_text("")
+    return [clone / name for name in names]
 
 
 def test_a_version_without_a_dated_entry_is_not_released(clone):
@@ -54,14 +72,36 @@ def test_a_version_without_a_dated_entry_is_not_released(clone):
     assert git(clone, "tag") == ""
 
 
+@pytest.mark.parametrize("day", ["2999-01-01", "2025-11-31"])
+def test_an_entry_of_a_day_that_has_not_come_is_not_released(clone, day):
+    give_a_date(clone, day)
+    done = release(clone)
+    git(clone, "reset", "--quiet", "--hard", "HEAD~")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"error: CHANGELOG.md dates {__version__} {day}, which is no day up to today\n"
+    )
+    assert not (clone / "dist").exists()
+
+
+def test_a_version_whose_tag_is_at_another_commit_is_refused_before_anything_is_made(clone):
+    git(clone, "tag", f"v{__version__}")
+    give_a_date(clone, date.today().isoformat())
+    done = release(clone)
+    git(clone, "reset", "--quiet", "--hard", f"v{__version__}")
+    git(clone, "tag", "--delete", f"v{__version__}")
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: tag v{__version__} is at another commit\n")
+    assert not (clone / "dist").exists()
+
+
 def test_a_release_is_a_tag_a_wheel_its_parts_and_signed_checksums_and_can_be_made_again(
     clone, keys
 ):
-    changelog = clone / "CHANGELOG.md"
-    dated = changelog.read_text().replace("(unreleased)", "(2026-11-24)", 1)
-    changelog.write_text(dated)
-    git(clone, "commit", "--quiet", "--all", "--message", "Release")
-    done = release(clone, "--sign", str(keys.private))
+    give_a_date(clone, date.today().isoformat())
+    left = leave_behind(clone)
+    (clone / "deploy" / "main.py").chmod(0o600)  # as after a clone with that umask
+    done = release(clone, "--sign", str(keys.private), umask=0o077)
     assert done.returncode == 0, done.stderr
     out = clone / "dist" / "release"
     assert sorted(path.name for path in out.iterdir()) == [
@@ -76,6 +116,8 @@ def test_a_release_is_a_tag_a_wheel_its_parts_and_signed_checksums_and_can_be_ma
     assert {"tritonclient", "numl-serving", "nugraph3", "cmeel-qhull"} <= parts
     with zipfile.ZipFile(out / WHEEL) as wheel:
         names = [name.partition("purelib/")[2] for name in wheel.namelist()]
+    assert not [name for name in names if "mine" in name]
+    assert all(path.exists() for path in left)
     for needed in (
         "deploy/share/model_repository/nugraph3/1/weights.safetensors",
         "deploy/share/containers/chart/Chart.yaml",
@@ -87,6 +129,7 @@ def test_a_release_is_a_tag_a_wheel_its_parts_and_signed_checksums_and_can_be_ma
     first, parts_of_first = sha256_of(out / WHEEL), digests(out / WHEEL)
     assert release(clone).returncode == 1  # it is there already
     shutil.rmtree(out)
+    (clone / "deploy" / "main.py").chmod(0o644)
     assert release(clone).returncode == 0
     assert digests(out / WHEEL) == parts_of_first
     assert sha256_of(out / WHEEL) == first
