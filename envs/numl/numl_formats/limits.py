@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from numl_formats.errors import FormatError
-from numl_formats.repository import CONFIG
+from numl_formats.repository import CARD_FILE, CONFIG
 
 MAX_HITS, MOST_WAITING, LONGEST_WAIT = "max_hits", "most_waiting", "longest_wait_s"
 """Parameters of a model's configuration; the last two are for GPUs."""
@@ -95,11 +95,16 @@ def _parameter(config: str, key: str, value: str) -> str:
 
 
 def limited_copy(models: Path, folder: Path, limits: Limits) -> None:
-    """Fill ``folder``, which is empty, with links to a repository's files and its own settings."""
+    """Fill ``folder``, which is empty, with links to a repository's files and its own settings.
+
+    A site's own models, which have no card, keep what their configurations say.
+    """
     for model in sorted(models.iterdir()):
         (folder / model.name).mkdir()
         for part in sorted(model.iterdir()):
             (folder / model.name / part.name).symlink_to(part)
+        if not any(model.glob(f"*/{CARD_FILE}")):
+            continue
         config = folder / model.name / CONFIG
         text = config.read_text(encoding="utf-8")
         config.unlink()

@@ -79,6 +79,7 @@ def test_an_image_s_models_are_served_with_other_limits(tmp_path):
     folder.mkdir()
     (built / "nugraph3" / "config.pbtxt").write_text(written(None, Configured(), template=False))
     (built / "nugraph3" / "1" / "model.py").write_text("code")
+    (built / "nugraph3" / "1" / "model.json").write_text("{}")
     words = [sys.executable, "-m", "numl_formats.limits", str(built), str(folder)]
     wrong = {**os.environ, "NUML_HITS": "many"}
     done = subprocess.run(words, env=wrong, capture_output=True, text=True, check=False)
@@ -90,3 +91,35 @@ def test_an_image_s_models_are_served_with_other_limits(tmp_path):
     config = parsed((folder / "nugraph3" / "config.pbtxt").read_text())
     assert config.parameters["max_hits"].string_value == "99"
     assert (folder / "nugraph3" / "1" / "model.py").read_text() == "code"
+
+
+SITE_S_OWN = """\
+instance_group {
+  count: 2
+  kind: KIND_CPU
+}
+dynamic_batching {
+  default_queue_policy {
+    default_timeout_microseconds: 5000000
+    max_queue_size: 32
+  }
+}
+parameters {
+  key: "max_hits"
+  value {
+    string_value: "7"
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "limits", [{"waiting": 4, "wait_s": 1, "hits": 99}, {"waiting": 0, "wait_s": 0}], ids=json.dumps
+)
+def test_a_site_s_own_model_keeps_its_queue(tmp_path, limits):
+    built, folder = tmp_path / "built", tmp_path / "limited"
+    (built / "vision" / "1").mkdir(parents=True)
+    folder.mkdir()
+    (built / "vision" / "config.pbtxt").write_text(SITE_S_OWN)
+    limited_copy(built, folder, Limits(**limits))
+    assert (folder / "vision" / "config.pbtxt").read_text() == SITE_S_OWN
