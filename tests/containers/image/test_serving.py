@@ -14,6 +14,7 @@ from deploy.triton.start import read_starts
 from tests.containers.conftest import (
     HEALTH,
     START_S,
+    Server,
 )
 from tests.kit import until
 
@@ -112,6 +113,39 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, end):
             server.stop()
         assert list(Path(memory).iterdir()) == []
         assert list(Path(scratch).iterdir()) == []
+
+
+def test_a_container_that_was_killed_leaves_no_shared_memory_to_the_next(runner, image):
+    """As in a pod, whose folders outlive its containers; elsewhere others use them as well."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
+    ):
+        for folder in (scratch, memory):
+            Path(folder).chmod(0o1777)
+        mounts = [Mount("/tmp", scratch, type="bind"), Mount("/dev/shm", memory, type="bind")]
+
+        def left() -> set[Path]:
+            return {path for folder in (scratch, memory) for path in Path(folder).iterdir()}
+
+        def start(*flags: str, **environment: str) -> Server:
+            options = {"mounts": mounts, "tmpfs": {}, "environment": environment}
+            return runner.start(image.tag, *flags, **options)
+
+        others = Path(memory, "others")
+        others.touch()
+        # With limits it makes a repository as well.
+        killed = start(NUML_WAITING="7")
+        until(lambda: len(list(Path(memory).iterdir())) > 1, "the stubs have begun")
+        killed.container.kill()  # all of it at once, as for want of memory
+        killed.container.wait()
+        before = left()
+        made = {"numlkit", "numl", "python_env"}  # and in time one after the other fills the memory
+        assert {path.name.split("-")[0][:10] for path in before} == made | {"others"}
+        start("--no-such-flag").container.wait()
+        assert left() == before
+        start("--no-such-flag", NUML_OWN_SHM="yes").container.wait()
+        assert left() == {others}
 
 
 def test_a_server_that_aborts_is_started_once_more(runner, image):
