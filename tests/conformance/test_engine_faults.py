@@ -31,11 +31,10 @@ def _engine(kit: Kit, name: str, *words: str) -> None:
 
 def _healed(kit: Kit, name: str) -> dict[str, Any]:
     def restarted_and_right() -> bool:
-        status = kit.json("status", "--name", name)
-        return status["status"] == 0 and status["state"]["restarts"] >= 1
+        return kit.noted(name)["restarts"] >= 1 and kit.json("status", "--name", name)["ok"]
 
     until(restarted_and_right, "the healing")
-    return kit.json("status", "--name", name)
+    return kit.noted(name)
 
 
 def _remove(kit: Kit, container: str) -> None:
@@ -65,9 +64,9 @@ def test_a_container_that_somebody_does_away_with_is_replaced(contained, harm, t
     # What was started is started again, whatever its file holds by then.
     sif.write_bytes(b"something else")
     harm(contained, answer["container"])
-    status = _healed(contained, "hurt")
-    assert status["state"]["container"] == answer["container"]
-    assert status["state"]["server"] != answer["server"]
+    state = _healed(contained, "hurt")
+    assert state["container"] == answer["container"]
+    assert state["server"] != answer["server"]
     assert contained.json("smoke", "--name", "hurt")["ok"]
     contained.down("hurt")
     assert not contained.leftovers("hurt")
@@ -111,8 +110,7 @@ def test_a_restarted_docker_daemon_brings_the_deployment_back(contained):
         check=True,
         capture_output=True,
     )
-    status = _healed(contained, "daemon")
-    assert status["state"]["server"] != answer["server"]
+    assert _healed(contained, "daemon")["server"] != answer["server"]
     assert contained.json("smoke", "--name", "daemon")["ok"]
     contained.down("daemon")
     assert not contained.leftovers("daemon")

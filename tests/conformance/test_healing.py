@@ -24,9 +24,9 @@ def test_a_killed_stub_is_healed_without_a_restart_and_a_killed_server_is_starte
         return bool(kit.noted("single")["heals"]) and kit.json("status", "--name", "single")["ok"]
 
     until(healed, "the notice and the healing")
-    status = kit.json("status", "--name", "single")
-    assert status["state"]["heals"] == 1
-    assert status["state"]["server"] == single["server"], "the server was not restarted"
+    state = kit.noted("single")
+    assert state["heals"] == 1
+    assert state["server"] == single["server"], "the server was not restarted"
 
     # A container that takes its place has the same name: only what lies in /dev/shm counts.
     regions = {left for left in kit.leftovers("single") if left.is_absolute()}
@@ -37,9 +37,9 @@ def test_a_killed_stub_is_healed_without_a_restart_and_a_killed_server_is_starte
         return bool(noted) and kit.json("status", "--name", "single")["ok"]
 
     until(restarted, "the notice and the restart")
-    status = kit.json("status", "--name", "single")
-    assert status["state"]["restarts"] == 1
-    assert status["state"]["server"] != single["server"]
+    state = kit.noted("single")
+    assert state["restarts"] == 1
+    assert state["server"] != single["server"]
     assert not regions & set(kit.leftovers("single", single["scratch"])), "the dead one's are swept"
     assert not [path for path in single["scratch"] if Path(path).exists()]
 

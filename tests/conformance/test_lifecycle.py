@@ -37,9 +37,8 @@ def test_the_smoke_inference_is_right_over_http_and_grpc(kit, demo):
 
 
 def test_up_again_finds_it_running(kit, demo):
-    running = kit.json("status", "--name", "demo")["state"]
-    again = kit.up("demo")
-    assert again["server"] == running["server"]
+    running = kit.noted("demo")["server"]
+    assert kit.up("demo")["server"] == running
 
 
 def test_up_with_other_settings_is_refused_while_it_runs(kit, demo):

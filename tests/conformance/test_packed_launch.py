@@ -110,18 +110,17 @@ def test_a_killed_process_is_replaced(kit, packed):
     os.kill(stubs[0].process.pid, 9)
 
     def healed() -> bool:
-        status = kit.json("status", "--name", "packed")
-        return status["status"] == 0 and status["state"]["heals"] == 1
+        return kit.noted("packed")["heals"] == 1 and kit.json("status", "--name", "packed")["ok"]
 
     until(healed, "the healing")
 
 
 def test_a_killed_server_extracts_it_anew(kit, packed):
-    os.kill(kit.json("status", "--name", "packed")["state"]["server"]["pid"], 9)
+    os.kill(kit.noted("packed")["server"]["pid"], 9)
 
     def restarted() -> bool:
-        status = kit.json("status", "--name", "packed")
-        return status["status"] == 0 and status["state"]["restarts"] == 1
+        restarts = kit.noted("packed")["restarts"]
+        return restarts == 1 and kit.json("status", "--name", "packed")["ok"]
 
     until(restarted, "the restart")
     assert kit.json("smoke", "--name", "packed")["ok"]

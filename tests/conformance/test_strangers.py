@@ -49,8 +49,7 @@ def test_a_stranger_s_process_is_not_taken_for_the_server(kit, single, stranger)
         return noted >= 1 and kit.json("status", "--name", "single")["ok"]
 
     until(restarted, "the restart")
-    server = kit.json("status", "--name", "single")["state"]["server"]["pid"]
-    assert server != pid
+    assert kit.noted("single")["server"]["pid"] != pid
     assert psutil.pid_exists(pid)
 
 

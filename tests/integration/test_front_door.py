@@ -69,8 +69,7 @@ def test_a_server_that_is_killed_costs_no_request_and_is_asked_again(kit, door):
     one = server(kit, "one")
     with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
-        status = kit.json("status", "--name", "one")
-        os.kill(status["state"]["server"]["pid"], signal.SIGKILL)
+        os.kill(kit.noted("one")["server"]["pid"], signal.SIGKILL)
         until(lambda: not door.up(one), "the door's notice")
         until(lambda: door.up(one), "the server that the supervisor starts again")
     assert failed(door, clients) == []
@@ -80,7 +79,7 @@ def test_a_server_that_stops_answering_costs_no_request_and_is_asked_again(kit, 
     one = server(kit, "one")
     with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
-        stopped = psutil.Process(kit.json("status", "--name", "one")["state"]["server"]["pid"])
+        stopped = psutil.Process(kit.noted("one")["server"]["pid"])
         stopped.suspend()
         try:
             until(lambda: not door.up(one), "the door's notice")
@@ -153,8 +152,7 @@ def test_metadata_that_would_cost_other_clients_their_requests_is_refused(door):
 
 @pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
 def test_a_request_that_would_end_tritons_http_ends_no_server(kit, door, ending):
-    states = [kit.json("status", "--name", name)["state"] for name in NAMES]
-    living = [psutil.Process(state["server"]["pid"]) for state in states]
+    living = [psutil.Process(kit.noted(name)["server"]["pid"]) for name in NAMES]
     ending.send_refused("127.0.0.1", door.port, door.authority.file)
     for each in living:
         assert each.is_running()
