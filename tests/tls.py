@@ -9,8 +9,8 @@ from tests.kit import Kit
 OUTSIDE = "127.0.0.2"
 
 
-def url(answer: dict[str, Any], host: str = OUTSIDE, scheme: str = "grpcs") -> str:
-    return f"{scheme}://{host}:{answer['ports']['grpc']}"
+def url(answer: dict[str, Any], host: str = OUTSIDE) -> str:
+    return f"grpcs://{host}:{answer['ports']['grpc']}"
 
 
 def smoke(kit: Kit, url: str, *flags: str | Path, models: str = "nugraph3") -> dict[str, Any]:

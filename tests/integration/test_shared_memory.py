@@ -19,15 +19,6 @@ def region():
     path.unlink()
 
 
-def test_by_default_nobody_can_register_shared_memory_or_list_models(demo, region):
-    for library, protocol in CLIENTS:
-        with library.InferenceServerClient(f"127.0.0.1:{demo['ports'][protocol]}") as client:
-            with pytest.raises(InferenceServerException, match="restricted"):
-                client.register_system_shared_memory("r", f"/{region}", 1024)
-            with pytest.raises(InferenceServerException, match="restricted"):
-                client.get_model_repository_index()
-
-
 def test_what_is_opened_is_open_and_all_else_stays_closed(kit, region, tmp_path):
     (tmp_path / "open.toml").write_text("shared_memory = true\nrepository_index = true\n")
     flags = ("--models", "nugraph3", "--instances", "1")

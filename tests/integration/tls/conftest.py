@@ -1,4 +1,4 @@
-"""A deployment that other hosts reach over TLS, and the authorities of its certificates."""
+"""A deployment that other hosts reach over TLS, and the authority of its certificate."""
 
 import pytest
 
@@ -15,11 +15,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def site(folder):
     return Authority(folder, "site")
-
-
-@pytest.fixture(scope="session")
-def stranger(folder):
-    return Authority(folder, "stranger")
 
 
 @pytest.fixture(scope="session")
