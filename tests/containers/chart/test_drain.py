@@ -15,7 +15,6 @@ from deploy.triton.golden import read_golden
 from tests.certificates import Authority
 from tests.chart import Site, render
 from tests.containers.chart.cluster import Cluster
-from tests.ending import ENDING_HTTP
 from tests.kit import until
 from tests.load import Load
 
@@ -106,11 +105,6 @@ def test_a_renewed_certificate_is_used_without_a_restart(cluster, authority):
 
 def test_http_goes_through_the_same_door(cluster, authority):
     assert model_answers(cluster.url.replace("grpcs", "https"), authority)
-
-
-@pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
-def test_a_request_that_would_end_tritons_http_ends_no_pod(cluster, authority, ending):
-    ending.send_refused(cluster.door, 8443, authority.file)
 
 
 def test_load_makes_no_pod_unready_and_restarts_none(cluster, authority):

@@ -1,4 +1,4 @@
-"""A registry on loopback: the image goes there and comes back, a base comes from it."""
+"""A base that comes from a registry."""
 
 import docker
 import pytest
@@ -6,22 +6,6 @@ import pytest
 from deploy.artefacts.image import BaseImage, ensure_base
 from deploy.host.errors import BuildError
 from tests.containers.conftest import say
-
-
-def test_the_image_is_taken_and_given_back(engine, image, registry, runner):
-    name = f"{registry}/numlkit:cpu"
-    engine.images.get(image.tag).tag(name)
-    for message in engine.images.push(name, stream=True, decode=True):
-        assert "error" not in message
-    engine.images.remove(name)
-    pulled = engine.images.pull(name)
-    try:
-        assert pulled.id == image.id
-        assert pulled.attrs["RepoDigests"][0].startswith(f"{registry}/numlkit@sha256:")
-        runner.start(name).wait_healthy()
-    finally:
-        runner.close()
-        engine.images.remove(name)
 
 
 def test_a_base_is_given_by_name_and_by_digest(engine, ingredients, registry):

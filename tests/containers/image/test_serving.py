@@ -68,20 +68,26 @@ class TestALockedDownServer:
     def test_says_of_each_instance_how_long_its_start_took(self, server):
         assert len(read_starts(server.logs())) >= len(DEFAULT_MODELS)
 
-    def test_keeps_its_admin_endpoints_closed(self, server):
-        script = (
-            "import urllib.request, urllib.error\n"
-            "for path in ('systemsharedmemory/status', 'logging', 'trace/setting'):\n"
-            "    try: print(urllib.request.urlopen(f'http://127.0.0.1:8000/v2/{path}').status)\n"
-            "    except urllib.error.HTTPError as error: print(error.code)\n"
-        )
-        status, words = server.exec("/opt/numl/env/bin/python", "-c", script)
-        assert (status, words.split()) == (0, ["403"] * 3)
 
-
-def test_limits_are_set_by_the_environment_and_a_stop_is_graceful(runner, image):
-    server = runner.start(image.tag, environment={"NUML_WAITING": "7", "NUML_HITS": "5000"})
+def test_limits_ports_and_flags_are_a_user_s_to_set_and_packages_for_other_pythons_do_no_harm(
+    runner, image, tmp_path
+):
+    # Under Apptainer a user's home folder and environment are in the container.
+    tmp_path.chmod(0o755)
+    for package in ("home/.local/lib/python3.11/site-packages/numpy", "path/torch"):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('a user\\'s own')\n")
+    pythons = {"HOME": "/home/home", "PYTHONPATH": "/home/path", "PYTHONHOME": "/home"}
+    settings = {"NUML_WAITING": "7", "NUML_HITS": "5000", "NUML_HTTP_PORT": "18000"}
+    server = runner.start(
+        image.tag,
+        *("--log-verbose=1", "--id=a-name"),
+        mounts=[Mount("/home", str(tmp_path), type="bind")],
+        environment=pythons | settings,
+    )
     server.wait_healthy()
+    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:18000/v2').read())"
+    assert '"name":"a-name"' in server.exec("/opt/numl/env/bin/python", "-E", "-c", script)[1]
     shown = "cat /tmp/numl-models-*/nugraph3/config.pbtxt"
     config = text_format.Parse(server.exec("bash", "-c", shown)[1], ModelConfig())
     assert config.dynamic_batching.default_queue_policy.max_queue_size == 7 * 3
@@ -195,30 +201,6 @@ def test_a_broken_model_is_named_and_the_others_serve(runner, image, tmp_path):
     assert "failed to load 'nugraph3' version 1: Internal: " in server.logs()
     good = {answer.model for answer in server.answers() if answer.ok}
     assert good == {"nugraph2", "nugraph2_cpu"}
-
-
-def test_what_a_user_keeps_for_other_pythons_does_not_reach_the_models(runner, image, tmp_path):
-    # Under Apptainer a user's home folder and environment are in the container.
-    tmp_path.chmod(0o755)
-    for package in ("home/.local/lib/python3.11/site-packages/numpy", "path/torch"):
-        (tmp_path / package).mkdir(parents=True)
-        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('a user\\'s own')\n")
-    server = runner.start(
-        image.tag,
-        mounts=[Mount("/home", str(tmp_path), type="bind")],
-        environment={"HOME": "/home/home", "PYTHONPATH": "/home/path", "PYTHONHOME": "/home"},
-    )
-    server.wait_healthy()
-
-
-def test_other_ports_and_flags_of_tritonserver_can_be_given(runner, image):
-    server = runner.start(
-        image.tag, "--log-verbose=1", "--id=a-name", environment={"NUML_HTTP_PORT": "18000"}
-    )
-    server.wait_healthy()
-    assert "loading" in server.logs()
-    script = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:18000/v2').read())"
-    assert '"name":"a-name"' in server.exec("/opt/numl/env/bin/python", "-c", script)[1]
 
 
 class TestAGPU:

@@ -170,12 +170,6 @@ def gzip_sif(build, folder):
 
 
 @pytest.mark.parametrize("host", ["ordinary"], indirect=True)
-def test_a_gzip_one_works_too(host, gzip_sif):
-    test_its_test_gives_every_models_known_answer(host, gzip_sif)
-
-
-@pytest.mark.parametrize("host", ["ordinary"], indirect=True)
-def test_one_made_without_docker_serves(host, sif_without_docker, ports, scratch, tmp_path):
-    test_run_serves_and_leaves_nothing(
-        host, sif_without_docker, ports, scratch, ("--containall",), tmp_path
-    )
+def test_a_gzip_one_and_one_made_without_docker_work_too(host, gzip_sif, sif_without_docker):
+    for each in (gzip_sif, sif_without_docker):
+        test_its_test_gives_every_models_known_answer(host, each)

@@ -261,11 +261,23 @@ def test_what_the_owner_did_not_sign_last_for_the_tag_is_neither_started_nor_cal
     with pytest.raises(SignatureError) as caught:
         started(attacked, attacked.by.digest("prod"), monkeypatch)
     assert "\n" not in caught.value.cause
+    if attack == "a changed list of parts":
+        assert caught.value.cause.startswith(f"its SBOM at {attacked.at.name}@{attacked.newest} is")
     assert place.listing(Look(verify=attacked.signer)).problems
     # By its digest the owner's image starts as before, unless what is attached to it was changed.
     if attacked.by.digest("prod") != attacked.newest:
         by_digest = replace(attacked, at=replace(attacked.at, tag="", digest=attacked.newest))
         assert started(by_digest, attacked.newest, monkeypatch) == attacked.newest
+
+
+def test_what_is_signed_wrongly_is_not_published_until_it_is_signed_again(attacked, keys, tmp_path):
+    attacked.by.change_signature(attacked.newest)
+    place, order = Place(tmp_path, str(attacked.at), "newest"), Order(Resolved(Deployment()))
+    with pytest.raises(SignatureError, match=r"is not what the owner of .* signed"):
+        place.publish(replace(order, verify=attacked.signer), QUIET)
+    again = place.publish(replace(order, sign=keys.private, verify=attacked.signer), QUIET)
+    assert (again.changed, again.facts["signed"]) == (True, True)
+    assert place.listing(Look(verify=attacked.signer)).problems == ()
 
 
 def test_a_check_reads_every_byte_of_every_release_and_its_signature(

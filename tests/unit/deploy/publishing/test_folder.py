@@ -304,6 +304,7 @@ def test_what_was_not_built_here_is_refused(change, cause, publish, tmp_path):
     with pytest.raises(PublishError, match=cause) as raised:
         FolderPlace(root).publish(order, Console("quiet"))
     assert raised.value.remedy is not None
+    assert listed(root) == {"1": True}
 
 
 def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path):
