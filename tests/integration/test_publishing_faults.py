@@ -1,38 +1,34 @@
-"""A publish that is killed, or meets another, at each of its steps: against a real S3 service.
+"""A publish that is killed, or meets another: against a real S3 service.
 
-What is published are small files, so that all steps can be tried; that models are verified first,
-and what a Triton makes of it, other tests show.
+What is published are small files; of a bucket in memory unit tests try every step. That models are
+verified first, and what a Triton makes of it, other tests show.
 """
 
 import hashlib
-import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import boto3
 import pytest
-from tritonclient.grpc import model_config_pb2
 
-from deploy.artefacts.labels import Source
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket, parse_destination
-from deploy.publishing.models import LocalModel
 from deploy.publishing.place import Look, Order, Outcome, Signing
-from numl_formats.published import File, Published
+from numl_formats.published import Published
 from numl_formats.statement import read_published
 from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
+from tests.unit.deploy.publishing.store import MODELS, after, small_models
 
-NAMES = ("one", "two")
-# More steps than any publish has; of a bucket in memory unit tests try every one.
-MANY, EACH = 120, 5
+# What a publish and a rollback write: files, the two models' configurations, the pointer. Steps are
+# before and after each: the second file is there, one configuration is, the pointer has been sent.
+PUBLISH_STEPS = (3, 17, 21)
+ROLLBACK_STEPS = (0, 2, 5)
 
 
 @pytest.fixture(scope="module")
@@ -60,43 +56,17 @@ def one_session(session, monkeypatch):
     monkeypatch.setattr("boto3.session.Session", lambda: session)
 
 
-def local(folder: Path, content: str) -> dict[str, LocalModel]:
-    """Two models whose files hold ``content``, but for one that is the same in all."""
-    models = {}
-    for name in NAMES:
-        (folder / content / name).mkdir(parents=True)
-        files = {}
-        for file, text in (("model.py", "same"), ("weights.safetensors", content)):
-            (folder / content / name / file).write_text(text)
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            files[file] = File(digest, len(text))
-        config = model_config_pb2.ModelConfig(backend="python")
-        code = {"model.py": files.pop("model.py")}
-        models[name] = LocalModel(config, folder / content / name, files, code)
-    return models
-
-
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
     """Publish a content; ``hook`` is called with the place before anything is asked."""
-    made = {content: local(tmp_path, content) for content in ("old", "new", "another")}
-
-    @contextmanager
-    def models(
-        resolved: Resolved, _say: object, *, with_code: bool
-    ) -> Iterator[dict[str, LocalModel]]:
-        yield made[resolved.deployment.name]
-
-    monkeypatch.setattr("deploy.publishing.bucket.verified_models", models)
-    # git is asked four times for each.
-    monkeypatch.setattr("deploy.publishing.bucket.find_source", lambda _: Source("abc", 0, ""))
+    small_models(monkeypatch, tmp_path)
 
     def run(place: str, content: str, hook: Callable[[Any], None] | None = None) -> Outcome:
         at = at_destination(place)
         if hook is not None:
             hook(at._store.client)
-        order = Order(Resolved(Deployment(name=content)))
-        return at.publish(order, Console("quiet"))
+        resolved = Resolved(Deployment(name=content, models=MODELS))
+        return at.publish(Order(resolved, with_code=True), Console("quiet"))
 
     return run
 
@@ -108,17 +78,12 @@ def at_destination(place: str) -> BucketPlace:
 
 
 def at_step(step: int, act: Callable[[], None]) -> Callable[[Any], None]:
-    """Return a hook: ``act`` is called at a step; steps are before and after each request."""
+    """Return a hook: ``act`` is called at a step; steps are before and after each PUT."""
 
     def hook(client: Any) -> None:
-        steps = itertools.count()
-
-        def count(**_: Any) -> None:
-            if next(steps) == step:
-                act()
-
-        client.meta.events.register_first("before-send.s3", count)
-        client.meta.events.register_first("needs-retry.s3", count)
+        count = after(step, act)
+        for event in ("before-send", "needs-retry"):
+            client.meta.events.register_first(f"{event}.s3.PutObject", lambda **_: count())
 
     return hook
 
@@ -156,7 +121,7 @@ def whole(there: Mapping[str, bytes]) -> Published:
                 content = there[f"{name}/{model.version}/{path}"]
                 assert hashlib.sha256(content).hexdigest() == file.sha256
     named = {m.code["config.pbtxt"].sha256 for r in published.releases for m in r.models.values()}
-    for name in NAMES:
+    for name in MODELS:
         config = there[f"{name}/config.pbtxt"]
         if hashlib.sha256(config).hexdigest() in named:
             continue
@@ -168,27 +133,23 @@ def whole(there: Mapping[str, bytes]) -> Published:
     return published
 
 
-def test_a_publish_that_is_killed_at_any_step_leaves_the_old_release_and_can_be_repeated(
+@pytest.mark.parametrize("step", PUBLISH_STEPS)
+def test_a_publish_that_is_killed_leaves_the_old_release_and_can_be_repeated(
     bucket,  # noqa: F811
     publish,
+    step,
 ):
-    for step in range(0, MANY, EACH):
-        prefix = f"killed-{step}"
-        place = bucket.destination(prefix)
-        assert publish(place, "old").release == "1"
-        status = in_child(lambda: publish(place, "new", at_step(step, die)))  # noqa: B023
-        if status == 0:
-            break
-        assert status == -signal.SIGKILL
-        serving = seen(bucket, prefix).serving
-        assert serving in (1, 2)
-        killed_late = serving == 2
-        again = publish(place, "new")
-        assert (again.release, again.changed) == ("2", not killed_late)
-        published = seen(bucket, prefix)
-        assert (published.serving, published.current.versions) == (2, {"one": 2, "two": 2})
-        assert at_destination(place).listing(Look()).problems == ()
-    assert 20 < step < MANY - EACH
+    prefix = f"killed-{step}"
+    place = bucket.destination(prefix)
+    assert publish(place, "old").release == "1"
+    assert in_child(lambda: publish(place, "new", at_step(step, die))) == -signal.SIGKILL
+    killed_late = step == PUBLISH_STEPS[-1]
+    assert seen(bucket, prefix).serving == (2 if killed_late else 1)
+    again = publish(place, "new")
+    assert (again.release, again.changed) == ("2", not killed_late)
+    published = seen(bucket, prefix)
+    assert (published.serving, published.current.versions) == (2, {"one": 2, "two": 2})
+    assert at_destination(place).listing(Look()).problems == ()
 
 
 def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writes_too(
@@ -197,78 +158,67 @@ def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writ
     place = without_conditions.destination("killed")
     publish(place, "old")
     # Before the second upload.
-    status = in_child(lambda: publish(place, "new", at_step(14, die)))
+    status = in_child(lambda: publish(place, "new", at_step(2, die)))
     assert status == -signal.SIGKILL
     assert seen(without_conditions, "killed").serving == 1
-    assert publish(place, "new").facts["uploaded"] == 5
+    assert publish(place, "new").facts["uploaded"] == 7
     assert seen(without_conditions, "killed").current.versions == {"one": 2, "two": 2}
 
 
-def test_a_rollback_that_is_killed_at_any_step_can_be_repeated(
+@pytest.mark.parametrize("step", ROLLBACK_STEPS)
+def test_a_rollback_that_is_killed_can_be_repeated(
     bucket,  # noqa: F811
     publish,
+    step,
 ):
-    place = bucket.destination("back")
+    prefix = f"back-{step}"
+    place = bucket.destination(prefix)
     publish(place, "old")
     publish(place, "new")
 
-    def back(step: int) -> None:
+    def back() -> None:
         at = at_destination(place)
         at_step(step, die)(at._store.client)
         at.rollback("1", Signing(), dry_run=False)
 
-    for step in range(0, MANY, EACH):
-        status = in_child(lambda: back(step))  # noqa: B023
-        seen(bucket, "back")
-        assert at_destination(place).rollback("1", Signing(), dry_run=False).release == "1"
-        assert seen(bucket, "back").serving == 1
-        assert at_destination(place).listing(Look()).problems == ()
-        at_destination(place).rollback("2", Signing(), dry_run=False)
-        if status == 0:
-            break
-    assert 8 < step < MANY - EACH
+    assert in_child(back) == -signal.SIGKILL
+    assert seen(bucket, prefix).serving == (1 if step == ROLLBACK_STEPS[-1] else 2)
+    assert at_destination(place).rollback("1", Signing(), dry_run=False).release == "1"
+    assert seen(bucket, prefix).serving == 1
+    assert at_destination(place).listing(Look()).problems == ()
 
 
-def test_of_two_publishes_at_once_one_wins_whole_at_whatever_step_they_meet(
+@pytest.mark.parametrize("step", PUBLISH_STEPS)
+def test_of_two_publishes_at_once_one_wins_whole(
     bucket,  # noqa: F811
     publish,
+    step,
 ):
-    lost = 0
-    for step in range(0, MANY, EACH):
-        prefix = f"meet-{step}"
-        place = bucket.destination(prefix)
-        publish(place, "old")
-        met: list[Outcome] = []
+    prefix = f"meet-{step}"
+    place = bucket.destination(prefix)
+    publish(place, "old")
 
-        def meet(place: str = place, met: list[Outcome] = met) -> None:
-            met.append(publish(place, "another"))
+    def meet() -> None:
+        publish(place, "another")
 
-        complaint = ""
-        try:
+    one_after_the_other = step == PUBLISH_STEPS[-1]
+    if one_after_the_other:
+        publish(place, "new", at_step(step, meet))
+    else:
+        with pytest.raises(PublishError, match="someone else has published"):
             publish(place, "new", at_step(step, meet))
-        except PublishError as error:
-            complaint = error.cause
-        if not met:
-            break
-        there = bucket.contents(prefix)
-        published = whole(there)
-        if complaint:
-            assert "someone else has published" in complaint
-            assert [release.number for release in published.releases] == [1, published.serving]
-            assert published.current.models["one"].files["weights.safetensors"].bytes == len(
-                "another"
-            )
-            lost += 1
-        else:  # one after the other
-            assert (published.serving, len(published.releases)) == (3, 3)
-        for name, model in published.current.models.items():
-            config = there[f"{name}/config.pbtxt"]
-            assert hashlib.sha256(config).hexdigest() == model.code["config.pbtxt"].sha256
-    assert 20 < step < MANY - EACH
-    assert lost > 3
+    there = bucket.contents(prefix)
+    published = whole(there)
+    numbers = [release.number for release in published.releases]
+    assert numbers == ([1, 2, 3] if one_after_the_other else [1, published.serving])
+    weights = published.current.models["one"].files["weights.safetensors"]
+    assert weights.bytes == len("another of one")
+    for name, model in published.current.models.items():
+        config = there[f"{name}/config.pbtxt"]
+        assert hashlib.sha256(config).hexdigest() == model.code["config.pbtxt"].sha256
 
 
-def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(service, publish, monkeypatch):
+def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(service, publish):
     place = service.destination("numbers")
     publish(place, "old")
     publish(place, "new")
@@ -277,11 +227,9 @@ def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(service, publi
     kept = at.prune((), Signing(), Console("quiet"), dry_run=False)
     assert "name each server with --url" in kept.lines[0]
     assert "one/2/weights.safetensors" in service.contents("numbers")
-    # The server that is asked has what serves; that one is asked another test shows.
-    for name in ("read_goldens", "await_release"):
-        monkeypatch.setattr(f"deploy.publishing.bucket.{name}", lambda *_: {})
+    # What the server is asked another test shows.
     removed = at.prune(("http://127.0.0.1:1",), Signing(), Console("quiet"), dry_run=False)
-    assert removed.facts["removed"] == 6
+    assert removed.facts["removed"] == 8
     assert "one/2/weights.safetensors" not in service.contents("numbers")
     assert publish(place, "another").release == "3"
     assert seen(service, "numbers").current.versions == {"one": 3, "two": 3}
@@ -314,7 +262,7 @@ def test_publishing_what_is_there_writes_nothing(
 
     assert publish(place, "old", note).changed is False
     assert set(requests) == {"GET"}
-    assert len(requests) == 2 + len(NAMES)
+    assert len(requests) == 2 + len(MODELS)
 
 
 def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
@@ -339,7 +287,7 @@ def test_a_version_that_somebody_has_changed_is_published_anew(
     said = client.head_object(Bucket="models", Key=key)["Metadata"]
     client.put_object(Bucket="models", Key=key, Body=b"bad", Metadata=said)
     done = publish(place, "old")
-    assert (done.facts["models"], done.facts["uploaded"]) == ({"one": 2, "two": 1}, 3)
+    assert (done.facts["models"], done.facts["uploaded"]) == ({"one": 2, "two": 1}, 4)
     assert publish(place, "old").changed is False
 
 

@@ -6,15 +6,21 @@ import hashlib
 import io
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from botocore.exceptions import ClientError
 from tritonclient.grpc import model_config_pb2
 
+from deploy.artefacts.labels import Source
+from deploy.engines.resolved import Resolved
 from deploy.publishing.models import LocalModel
 from numl_formats.published import File
+
+MODELS = ("one", "two")
 
 
 class Body(io.BytesIO):
@@ -112,7 +118,7 @@ def _error(code: str, operation: str) -> ClientError:
 def local_models(folder: Path, content: str, *, code: bool) -> dict[str, LocalModel]:
     """Two models whose weights hold ``content``."""
     models = {}
-    for name in ("one", "two"):
+    for name in MODELS:
         where = folder / content / name
         where.mkdir(parents=True, exist_ok=True)
         texts = {"model.json": "card", "weights.safetensors": f"{content} of {name}"}
@@ -125,6 +131,24 @@ def local_models(folder: Path, content: str, *, code: bool) -> dict[str, LocalMo
         config = model_config_pb2.ModelConfig(backend="python")
         models[name] = LocalModel(config, where, files, run if code else None)
     return models
+
+
+def small_models(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Publish small files, which hold a deployment's name; take every server's word."""
+
+    @contextmanager
+    def verified(
+        resolved: Resolved, _: object, *, with_code: bool
+    ) -> Iterator[dict[str, LocalModel]]:
+        made = local_models(folder, resolved.deployment.name, code=with_code)
+        yield {name: made[name] for name in resolved.deployment.models}
+
+    where = "deploy.publishing.bucket"
+    patch.setattr(f"{where}.verified_models", verified)
+    # git is asked four times for each.
+    patch.setattr(f"{where}.find_source", lambda _: Source("abc", 0, ""))
+    for name in ("read_goldens", "await_release"):
+        patch.setattr(f"{where}.{name}", lambda *_: {})
 
 
 class KilledError(BaseException):

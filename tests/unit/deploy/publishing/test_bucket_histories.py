@@ -6,10 +6,8 @@ services are published to in tests/integration.
 
 import hashlib
 import itertools
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from deploy.artefacts.labels import Source
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
@@ -28,7 +25,14 @@ from deploy.publishing.destination import Bucket
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
-from tests.unit.deploy.publishing.store import KilledError, Service, after, die, local_models
+from tests.unit.deploy.publishing.store import (
+    MODELS,
+    KilledError,
+    Service,
+    after,
+    die,
+    small_models,
+)
 
 QUIET = Console("quiet")
 SERVER = ("http://127.0.0.1:1",)
@@ -47,26 +51,10 @@ PEOPLES = {
 }
 
 
-@contextmanager
-def small_models() -> Iterator[pytest.MonkeyPatch]:
-    """Publish small files, and take every server's word."""
-    with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
-
-        @contextmanager
-        def verified(resolved: Resolved, _: object, *, with_code: bool) -> Iterator[object]:
-            yield local_models(Path(scratch), resolved.deployment.name, code=with_code)
-
-        where = "deploy.publishing.bucket"
-        patch.setattr(f"{where}.verified_models", verified)
-        patch.setattr(f"{where}.find_source", lambda _: Source("abc", 0, ""))
-        for name in ("read_goldens", "await_release"):
-            patch.setattr(f"{where}.{name}", lambda *_: {})
-        yield patch
-
-
 @pytest.fixture(scope="module", autouse=True)
-def models():
-    with small_models():
+def models(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        small_models(patch, tmp_path_factory.mktemp("models"))
         yield
 
 
@@ -77,7 +65,7 @@ def at(service: Service) -> BucketPlace:
 
 
 def publish(service: Service, content: str, **more: Any) -> Outcome:
-    order = Order(Resolved(Deployment(name=content)), **more)
+    order = Order(Resolved(Deployment(name=content, models=MODELS)), **more)
     return at(service).publish(order, QUIET)
 
 
@@ -205,14 +193,17 @@ class Histories(RuleBasedStateMachine):
     @rule(
         content=st.sampled_from(CONTENTS),
         what=st.sampled_from(["publish", "rollback", "prune"]),
-        requests=st.integers(0, 60),
+        with_code=st.booleans(),
+        requests=st.integers(0, 80),
     )
-    def kill(self, content: str, what: str, requests: int) -> None:
+    def kill(self, content: str, what: str, with_code: bool, requests: int) -> None:
         before = self.service.objects.get("prod/published.json")
         served = self.expected(None) if self.served else None
+        acts = self.acts(content, self.signing)
+        acts["publish"] = lambda: self.run_publish(content, with_code=with_code)
         self.service.step = after(requests, die)
         with suppress(KilledError, PublishError):
-            self.acts(content, self.signing)[what]()
+            acts[what]()
         self.service.step = lambda: None
         if self.service.objects.get("prod/published.json") == before:
             return

@@ -26,11 +26,13 @@ from numl_formats.trust import signature_path
 from tests.unit.deploy.publishing import test_bucket_histories as buckets
 from tests.unit.deploy.publishing import test_folder_histories as folders
 from tests.unit.deploy.publishing.signing import pair, public, sign_bytes, without_cosign
+from tests.unit.deploy.publishing.store import small_models
 
 
 @pytest.fixture(scope="module", autouse=True)
-def small() -> Iterator[None]:
-    with buckets.small_models(), folders.small_files() as patch:
+def small(tmp_path_factory) -> Iterator[None]:
+    with folders.small_files() as patch:
+        small_models(patch, tmp_path_factory.mktemp("models"))
         without_cosign(patch)
         patch.setenv("XDG_STATE_HOME", "")  # each history has its own
         yield
@@ -182,7 +184,7 @@ def test_a_prune_that_is_killed_and_repeated_at_once_leaves_its_signature(histor
     """In the same second its statement is the same, and so is its signature's name."""
     for content in "bc":
         history.publish(content=content, with_code=False)
-    history.kill(content="a", requests=requests, what="prune")
+    history.kill(content="a", requests=requests, what="prune", with_code=False)
     history.prune()
     history.a_check_finds_exactly_what_is_damaged()
 

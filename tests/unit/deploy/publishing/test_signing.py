@@ -4,8 +4,8 @@ Keys are used as cosign uses them; cosign itself is run in tests/containers/supp
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -13,19 +13,24 @@ from typing import Any
 
 import pytest
 
-from deploy.artefacts.labels import Source
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError, PublishError, SignatureError
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket
-from deploy.publishing.models import LocalModel
 from deploy.publishing.place import Listing, Look, Order, Outcome, Signing
 from numl_formats.statement import read_published
 from numl_formats.trust import signature_path
 from tests.unit.deploy.publishing.signing import pair, public, without_cosign
-from tests.unit.deploy.publishing.store import KilledError, Service, after, die, local_models
+from tests.unit.deploy.publishing.store import (
+    MODELS,
+    KilledError,
+    Service,
+    after,
+    die,
+    small_models,
+)
 
 QUIET = Console("quiet")
 POINTER = "prod/published.json"
@@ -48,7 +53,7 @@ class Place:
         return place
 
     def publish(self, content: str, **more: Any) -> Outcome:
-        models = ("one",) if more.pop("one", False) else ("one", "two")
+        models = MODELS[:1] if more.pop("one", False) else MODELS
         resolved = Resolved(Deployment(name=content, models=models))
         return self.at.publish(Order(resolved, **more), QUIET)
 
@@ -71,19 +76,9 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    @contextmanager
-    def models(
-        resolved: Resolved, _: object, *, with_code: bool
-    ) -> Iterator[dict[str, LocalModel]]:
-        made = local_models(tmp_path, resolved.deployment.name, code=with_code)
-        yield {name: made[name] for name in resolved.deployment.models}
-
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     without_cosign(monkeypatch)
-    monkeypatch.setattr("deploy.publishing.bucket.verified_models", models)
-    monkeypatch.setattr("deploy.publishing.bucket.find_source", lambda _: Source("abc", 0, ""))
-    for name in ("read_goldens", "await_release"):
-        monkeypatch.setattr(f"deploy.publishing.bucket.{name}", lambda *_: {})
+    small_models(monkeypatch, tmp_path)
     return Place(tmp_path)
 
 
