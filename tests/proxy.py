@@ -1,26 +1,20 @@
 """A proxy between an agent and a service."""
 
-import re
 import socket
 import threading
 import time
 
 
 class Proxy:
-    """Passes connections on to a service, notes requests, and can stop after so many bytes."""
+    """Passes connections on to a service, and can stop after so many bytes."""
 
     def __init__(self, target: int) -> None:
-        self.asked: list[str] = []
         self.sent = 0
         self.most: int | None = None
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def requests(self) -> int:
-        return len(self.asked)
 
     def close(self) -> None:
         self._listener.close()
@@ -42,9 +36,6 @@ class Proxy:
                     while self.most is not None and self.sent >= self.most:
                         time.sleep(0.02)
                     self.sent += len(data)
-                else:
-                    asked = re.findall(rb"^([A-Z]+ /\S*) HTTP/1", data, re.M)
-                    self.asked += [line.decode() for line in asked]
                 target.sendall(data)
         except OSError:
             pass

@@ -139,20 +139,15 @@ class Publisher:
         key = f"{self.prefix}/{path}"
         self.s3.client().put_object(Bucket=BUCKET, Key=key, Body=content)
 
-    def publish(self, number: int, version: int, **changed: bytes) -> float:
-        """Publish a version of all models; return when its last PUT was answered.
-
-        Args:
-            changed: What lies in the bucket instead of a file that is named, by its stem.
-        """
+    def publish(self, number: int, version: int) -> float:
+        """Publish a version of all models; return when its last PUT was answered."""
         models = {}
         for model in MODELS:
             files = {}
             for name in DATA_FILES:
-                path = self.house.versions[version] / model / name
-                content = path.read_bytes()
+                content = (self.house.versions[version] / model / name).read_bytes()
                 files[name] = File(hashlib.sha256(content).hexdigest(), len(content))
-                self.put(f"{model}/{version}/{name}", changed.get(path.stem, content))
+                self.put(f"{model}/{version}/{name}", content)
             models[model] = Model(version, files)
         now = datetime.now(timezone.utc)
         new = Release(number, now, "0123abc", models)

@@ -1,7 +1,5 @@
 """A published bucket at a real service, the agent, and a real Triton that polls its folder."""
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -15,9 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from numl_formats.repository import DATA_FILES
-from numl_formats.statement import statement
-from numl_formats.trust import signature_path
-from tests.bucket import BUCKET, seaweedfs
+from tests.bucket import seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
 from tests.kit import until
@@ -148,19 +144,6 @@ def test_what_the_kit_publishes_is_mirrored(publisher, sync):
     assert files(sync) == expected(sync.house, 1)
 
 
-def test_an_idle_agent_asks_once_a_poll(publisher, sync):
-    publisher.publish(1, 1)
-    proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
-    sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
-    sync.start()
-    until(lambda: files(sync) == expected(sync.house, 1), "the release is here")
-    before, started = proxy.requests, time.monotonic()
-    until(lambda: proxy.requests - before >= 10, "ten polls")
-    # Between two there is at least the interval, more on a busy host.
-    assert proxy.requests - before <= (time.monotonic() - started) / POLL_S + 2
-    proxy.close()
-
-
 def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versions(
     publisher, sync, tmp_path
 ):
@@ -170,8 +153,8 @@ def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versio
     whole = sum(map(len, expected(sync.house, 2).values()))
     proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
     sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
-    for step in range(8):
-        proxy.most = (step + 1) * whole // 8
+    for step in range(4):
+        proxy.most = (step + 1) * whole // 4
         sync.start()
         until(
             lambda: proxy.sent >= proxy.most or files(sync) != expected(sync.house, 1),
@@ -183,31 +166,9 @@ def test_an_agent_that_is_killed_at_any_byte_goes_on_and_shows_only_whole_versio
     done = sync.once()
     assert done.returncode == 0, done.stdout
     assert files(sync) == expected(sync.house, 1) | expected(sync.house, 2)
-    # What had come was not fetched again: eight starts cost some buffers each, not the whole.
+    # What had come was not fetched again: four starts cost some buffers each, not the whole.
     assert proxy.sent < 2 * whole, proxy.sent / whole
     proxy.close()
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"weights": b"x" * 10}, r"nugraph2_cpu/2/weights.safetensors has 10 bytes"),
-        ({"model": b""}, r"nugraph2_cpu/2/model.json has 0 bytes, published.json says \d+"),
-    ],
-)
-def test_a_release_whose_files_are_not_the_published_ones_is_refused(
-    publisher, sync, changed, reason
-):
-    publisher.publish(1, 1)
-    assert sync.once().returncode == 0
-    publisher.publish(2, 2, **changed)
-    done = sync.once()
-    assert done.returncode == 1
-    lines = done.stdout.splitlines()
-    assert re.fullmatch(
-        rf"sync: refused: release 2: {reason}.*; release 1 stays in service", lines[-1]
-    )
-    assert files(sync) == expected(sync.house, 1)
 
 
 def test_a_release_that_gives_other_answers_is_refused(publisher, sync, tmp_path):
@@ -237,57 +198,20 @@ def test_an_attacker_with_the_bucket_s_keys_changes_nothing(publisher, sync, tmp
     publisher.expires = datetime.now(timezone.utc) + timedelta(days=1)
     sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "cosign.pub"))}
     publisher.publish(1, 1)
-    assert publisher.published is not None
-    old = publisher.published
-    publisher.publish(2, 2)
     done = sync.once()
     assert done.returncode == 0, done.stdout
     served = sync.tree()
-    assert files(sync) == expected(sync.house, 2)
-    newest = publisher.published
-    evil = b"raise SystemExit('of the attacker')"
-
-    def own_code() -> None:
-        publisher.key = new_key()
-        for model in MODELS:
-            publisher.put(f"{model}/3/model.py", evil)
-            publisher.put(f"{model}/config.pbtxt", evil)
-        publisher.publish(3, 1)
-
-    def unsigned() -> None:
-        publisher.key = None
-        publisher.publish(4, 1)
-
-    def of_before() -> None:
-        listed = [{"sha256": hashlib.sha256(evil).hexdigest(), "bytes": len(evil)}] * 2
-        described = dict(zip(("model.py", "weights.safetensors"), listed, strict=True))
-        model = {"version": 9, "config": "", "files": described}
-        release = {"number": 9, "created": "2026-11-24T00:00:00Z", "revision": ""}
-        said = {"format": 1, "serving": 9, "last": 9}
-        releases = [release | {"models": dict.fromkeys(MODELS, model)}]
-        publisher.put("published.json", json.dumps(said | {"releases": releases}).encode())
-
-    attacks = {
-        "not signed with the key that is trusted": own_code,
-        "is not signed;": unsigned,
-        "published.json is not signed; ": of_before,
-        "is an old one: statement 1, 2 was published": lambda: publisher.put(
-            "published.json", statement(old)
-        ),
-    }
-    for words, attack in attacks.items():
-        attack()
-        done = sync.once()
-        assert done.returncode == 1, words
-        assert words in done.stdout
-        assert done.stdout.endswith("; going on with release 2\n")
-        assert sync.tree() == served
-    # The owner publishes again, on what was signed last.
-    publisher.key, publisher.published = new_key(), newest
-    sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "new.pub"))}
-    publisher.serve(1)
-    assert sync.once().returncode == 0
-    assert files(sync) == expected(sync.house, 2) | expected(sync.house, 1)
+    assert files(sync) == expected(sync.house, 1)
+    publisher.key = new_key()
+    for model in MODELS:
+        for path in ("2/model.py", "config.pbtxt"):
+            publisher.put(f"{model}/{path}", b"raise SystemExit('of the attacker')")
+    publisher.publish(2, 2)
+    done = sync.once()
+    assert done.returncode == 1
+    assert "not signed with the key that is trusted" in done.stdout
+    assert done.stdout.endswith("; going on with release 1\n")
+    assert sync.tree() == served
 
 
 def test_what_a_bucket_says_that_cannot_be_read_is_one_line(publisher, sync):
@@ -337,20 +261,3 @@ def test_a_stop_is_at_once_and_a_second_agent_is_refused(publisher, sync):
     assert second.returncode == 2
     assert second.stdout.endswith(": another sync agent is using it\n")
     assert sync.kill(signal.SIGTERM) == 0, "long before the next poll"
-
-
-def test_nothing_is_asked_for_but_the_statement_its_signature_and_data(publisher, sync, tmp_path):
-    # The identity in these tests may list; a site's may not be allowed to.
-    publisher.key = new_key()
-    sync.variables = {"NUML_VERIFY_KEY": str(write_key(publisher.key, tmp_path / "cosign.pub"))}
-    publisher.publish(1, 1)
-    assert publisher.published is not None
-    proxy = Proxy(urlsplit(publisher.s3.url).port or 0)
-    sync.url = publisher.url.replace(publisher.s3.url, f"http://127.0.0.1:{proxy.port}")
-    assert sync.once().returncode == 0
-    signature = signature_path(statement(publisher.published))
-    wanted = ["published.json", signature, *expected(sync.house, 1)]
-    assert sorted(proxy.asked) == sorted(
-        f"GET /{BUCKET}/{publisher.prefix}/{path}" for path in wanted
-    )
-    proxy.close()

@@ -19,15 +19,20 @@ def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving)
     assert serving.checked.count("b-2") == 1
 
 
-@pytest.mark.parametrize("content", [b"other", b"w" * 1000 + b"X"])
-def test_another_file_than_published_is_refused(serving, content):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"other", "has 5 bytes, published.json says 1001"),
+        (b"w" * 1000 + b"X", "is not the published file: its sha256 differs"),
+    ],
+)
+def test_another_file_than_published_is_refused(serving, content, words):
     serving.bucket.publish(2, 2)
     serving.bucket.objects["a/2/weights.safetensors"] = content
     serving.run(1000)
     assert serving.tree() == expected(1)
-    assert serving.said[-1].startswith("refused: release 2: a/2/weights.safetensors ")
-    assert serving.said[-1].endswith("; release 1 stays in service")
-    assert len(serving.said) == 2
+    refused = f"refused: release 2: a/2/weights.safetensors {words}; release 1 stays in service"
+    assert serving.said == ["release 2 is published", refused]
     serving.bucket.objects["a/2/weights.safetensors"] = files(2)["weights.safetensors"]
     serving.start()
     serving.run(2 * POLL_S)
