@@ -136,14 +136,14 @@ def test_a_full_tmp_is_no_hindrance(full_tmp):
     assert not full_tmp.leftovers("full", answer["scratch"])
 
 
-# Takes a port of a start when it has been found free and the server is not yet there.
+# Takes a port of a start (%s) when it has been found free and the server is not yet there.
 THIEF = """
 import socket, sys
 from deploy.engines.base import Engine
 launch, taken = Engine.launch, []
 def robbed(engine, *, plan, say):
     if not taken:
-        taken.append(socket.create_server(("127.0.0.1", plan.ports.grpc)))
+        taken.append(socket.create_server(("127.0.0.1", plan.ports.%s)))
     return launch(engine, plan=plan, say=say)
 Engine.launch = robbed
 import deploy.commands.up as up
@@ -151,9 +151,9 @@ sys.exit(up.main())
 """
 
 
-def robbed(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
+def robbed(kit: Kit, name: str, port: str, *flags: str) -> dict[str, Any]:
     kit.names.append(name)
-    words = [sys.executable, "-c", THIEF, *kit.start[2:], "--json"]
+    words = [sys.executable, "-c", THIEF % port, *kit.start[2:], "--json"]
     done = subprocess.run(
         [*words, "--name", name, *SMALL, *flags], cwd=CHECKOUT, env=kit.variables,
         capture_output=True, text=True, timeout=180, check=False,
@@ -165,7 +165,7 @@ def robbed(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
 
 def test_a_port_stolen_between_check_and_start_is_named(kit):
     ports = free_ports()
-    answer = robbed(kit, "robbed", "--ports", f"{ports.http},{ports.grpc},{ports.metrics}")
+    answer = robbed(kit, "robbed", "grpc", "--ports", f"{ports.http},{ports.grpc},{ports.metrics}")
     assert answer["status"] == 1, answer
     assert f"127.0.0.1:{ports.grpc} was taken by another program" in answer["error"], answer
     assert "--ports" in answer["remedy"]
@@ -174,7 +174,7 @@ def test_a_port_stolen_between_check_and_start_is_named(kit):
 
 
 def test_a_stolen_port_that_nobody_asked_for_is_replaced_by_another(kit):
-    answer = robbed(kit, "evaded")
+    answer = robbed(kit, "evaded", "metrics")
     assert answer["status"] == 0, answer
     assert kit.json("smoke", "--name", "evaded")["ok"]
     kit.down("evaded")

@@ -309,22 +309,12 @@ def test_a_large_request_stays_within_the_memory_of_an_instance(
     server.check()
 
 
-@pytest.mark.parametrize("hits", [0, 5])
-def test_a_tensor_larger_than_any_memory_is_refused_by_name(server, hits):
-    rng = np.random.default_rng(0)
-    columns = event(rng, hits, 0, "distinct", "valid", "scattered")
-    answer = server.ask(wrapping(request(columns)))
-    assert answer == IMPOSSIBLE
-    server.check()
-
-
-@pytest.mark.parametrize("hits", [0, 5])
-@pytest.mark.parametrize("beyond", [2**62, -(2**62), -(2**63)])
-def test_an_impossible_shape_is_refused_by_name_over_grpc_too(server, hits, beyond):
-    """Only gRPC takes negative sizes; of HTTP, Triton refuses them itself."""
-    rng = np.random.default_rng(0)
-    inputs = inputs_of(grpc, event(rng, hits, 0, "distinct", "valid", "scattered"))
-    inputs[0].set_shape([hits + beyond])
+def test_a_tensor_larger_than_any_memory_is_refused_by_name(server):
+    columns = event(np.random.default_rng(0), 5, 0, "distinct", "valid", "scattered")
+    assert server.ask(wrapping(request(columns))) == IMPOSSIBLE
+    # Only gRPC takes negative sizes; of HTTP, Triton refuses them itself.
+    inputs = inputs_of(grpc, columns)
+    inputs[0].set_shape([5 - 2**63])
     with server.grpc() as client, pytest.raises(InferenceServerException, match=IMPOSSIBLE):
         client.infer(MODEL, inputs, client_timeout=ANSWER_S)
     server.check()

@@ -1,7 +1,6 @@
-"""Starts that fail by what a host lacks, or another program has: a cause in one line, in time."""
+"""Starts that fail by what a host lacks: a cause in one line, in time."""
 
 import os
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from deploy.deployment.state import LaunchPlan
 from deploy.host.paths import CHECKOUT, cache_folder
 from numl_formats.golden import GoldenEvent
 from tests.failed_start import GOOD_MODEL, tar
+from tests.views import only
 
 
 def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] = ()) -> LaunchPlan:
@@ -18,11 +18,7 @@ def _with_small(plan: LaunchPlan, folder: str, size: str, keep: Sequence[Path] =
 
     Folders below it that the server needs are kept.
     """
-    steps = [f"mount --rbind {folder} /mnt", f"mount -t tmpfs -o size={size} none {folder}"]
-    for path in keep:
-        if path.is_relative_to(folder):
-            steps.append(f"mkdir -p {path}")
-            steps.append(f"mount --rbind /mnt/{path.relative_to(folder)} {path}")
+    steps = only(Path(folder), keep, f"size={size}")
     script = " && ".join([*steps, 'exec "$0" "$@"'])
     wrapped = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, *plan.arguments)
     return plan.model_copy(update={"arguments": wrapped})
@@ -48,10 +44,3 @@ def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench):
     plan = bench.plan(environment=packed, code=GOOD_MODEL)
     small = _with_small(plan, "/tmp", "1m", keep=(cache_folder(), bench.folder, CHECKOUT))
     assert bench.failure(small).cause.startswith("/tmp is full")
-
-
-def test_a_port_stolen_between_check_and_start_is_named(bench):
-    """That of metrics; tests/conformance/test_hosts.py has one of gRPC stolen."""
-    plan = bench.plan(environment=bench.environment, code=GOOD_MODEL)
-    with socket.create_server(("127.0.0.1", plan.ports.metrics)):
-        assert str(plan.ports.metrics) in bench.failure(plan).cause
