@@ -79,11 +79,11 @@ class Surroundings(BaseModel, frozen=True):
 def _status(pid: int) -> list[str]:
     """Return the fields of ``/proc/PID/stat`` (proc(5)) from the third on."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        content = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         raise psutil.NoSuchProcess(pid) from None
-    # The second field, the program's name in brackets, may hold blanks and brackets.
-    return text.rpartition(")")[2].split()
+    # The second field, the program's name in brackets, may hold any bytes, brackets too.
+    return content.rpartition(b")")[2].decode("ascii").split()
 
 
 class DeploymentState(BaseModel, frozen=True):

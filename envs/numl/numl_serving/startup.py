@@ -50,7 +50,7 @@ class Startup:
 
 
 def _started(pid: int) -> float:
-    text = Path(f"/proc/{pid}/stat").read_text()
-    # The second field, the program's name in brackets, may hold blanks and brackets.
-    ticks = int(text.rpartition(")")[2].split()[19])
+    content = Path(f"/proc/{pid}/stat").read_bytes()
+    # The second field, the program's name in brackets, may hold any bytes, brackets too.
+    ticks = int(content.rpartition(b")")[2].split()[19])
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -129,6 +129,17 @@ def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive():
     assert identity.process() is None
 
 
+def test_a_process_whose_name_is_no_text_is_known():
+    script = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff) (', 0, 0, 0); print(); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert ProcessId.of(process.pid).is_running()
+        process.kill()
+
+
 def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders):
     assert default_endpoint("http") is None
     DeploymentFolder("a").write_state(make_state("a"))
