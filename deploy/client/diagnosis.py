@@ -58,7 +58,8 @@ def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None
 def _detour(endpoint: Endpoint) -> ClientError | None:
     """Return an error if gRPC goes through a proxy set on this host."""
     used = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
-    if endpoint.protocol != "grpc" or used is None or proxy_bypass(endpoint.host):
+    direct = endpoint.protocol != "grpc" or endpoint.is_local or proxy_bypass(endpoint.host)
+    if used is None or direct:
         return None
     proxy = f"the proxy {os.environ[used]} ({used})"
     cause = f"{endpoint.url} can be reached, but gRPC goes through {proxy}"

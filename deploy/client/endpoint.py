@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from deploy.deployment.state import host_port
+from deploy.deployment.state import host_port, is_loopback
 from deploy.host.errors import DeploymentError
 
 ProtocolName = Literal["http", "grpc"]
@@ -56,6 +57,13 @@ class Endpoint:
     def host(self) -> str:
         """The host, without the brackets of an IPv6 address."""
         return urlsplit(f"//{self.address}").hostname or ""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a loopback address, behind which no proxy comes."""
+        with suppress(ValueError):  # a name
+            return is_loopback(self.host)
+        return self.host == "localhost"
 
     @property
     def port(self) -> int:
@@ -127,8 +135,11 @@ def trusted_file(endpoint: Endpoint) -> str | None:
     return ssl.get_default_verify_paths().cafile
 
 
-def channel_options(tls: ClientTls | None) -> list[tuple[str, Any]]:
+def channel_options(endpoint: Endpoint) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = list(_OPTIONS)
+    if endpoint.is_local:
+        options.append(("grpc.enable_http_proxy", 0))
+    tls = endpoint.tls
     if tls is not None and tls.server_name is not None:
         options.append(("grpc.ssl_target_name_override", tls.server_name))
     return options
@@ -156,7 +167,7 @@ def grpc_health(endpoint: Endpoint, *, timeout: float) -> str | None:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    secret, options = credentials(endpoint), channel_options(endpoint.tls)
+    secret, options = credentials(endpoint), channel_options(endpoint)
     channel = grpc.insecure_channel(endpoint.address, options)
     if secret is not None:
         channel = grpc.secure_channel(endpoint.address, secret, options)

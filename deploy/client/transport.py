@@ -246,7 +246,7 @@ class TritonTransport:
             return self._library.InferenceServerClient(
                 endpoint.address,
                 creds=credentials(endpoint),
-                channel_args=channel_options(endpoint.tls),
+                channel_args=channel_options(endpoint),
             )
         return self._library.InferenceServerClient(
             endpoint.address,

@@ -28,6 +28,7 @@ struct Keepalive {
 extern Keepalive keepalive;
 
 bool is_port(const std::string& text);
+bool is_loopback(const std::string& target);  // host:port
 
 // Throw Error::Kind::usage.
 std::string read_file(const std::string& path, const std::string& what);

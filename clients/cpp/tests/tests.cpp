@@ -185,6 +185,12 @@ void addresses_are_read_as_by_numlkit() {
   check(Address::parse("grpcs://host").url() == "grpcs://host:443", "and with TLS");
   check(Address::parse("[::1]:9").target == "[::1]:9", "IPv6");
   check(Address::parse("[::1]").target == "[::1]:8001", "IPv6 without a port");
+  for (const char* here : {"127.0.0.1", "localhost:9", "grpcs://[::1]"}) {
+    check(is_loopback(Address::parse(here).target), here);
+  }
+  for (const char* elsewhere : {"host", "localhost.example.org", "[::2]"}) {
+    check(!is_loopback(Address::parse(elsewhere).target), elsewhere);
+  }
   check(refuses([] { Address::parse("http://host"); }, Error::Kind::usage, "scheme"), "a scheme");
   for (const char* port : {"host:", "host:0", "host:65536", "host:abc", "grpc://[::1]:-1"}) {
     check(refuses([&] { Address::parse(port); }, Error::Kind::usage, "from 1 to 65535"), port);

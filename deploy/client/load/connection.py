@@ -92,7 +92,7 @@ class Connections:
     async def __aenter__(self) -> Connections:
         from grpc import aio
 
-        options = [*channel_options(self._endpoint.tls), ("grpc.use_local_subchannel_pool", 1)]
+        options = [*channel_options(self._endpoint), ("grpc.use_local_subchannel_pool", 1)]
         secret = credentials(self._endpoint)
         for _ in range(self._count):
             address = self._endpoint.address

@@ -183,10 +183,20 @@ def test_a_port_that_speaks_something_else_than_tls_is_told():
         )
 
 
+def test_a_server_of_this_host_is_asked_without_its_proxy(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with grpc_server() as port:
+        endpoint = Endpoint.parse(f"grpc://localhost:{port}")
+        with pytest.raises(ClientError, match="does not answer like a Triton server"):
+            TritonTransport(endpoint, timeout=5).server_ready()
+        assert told(endpoint.url) is None
+
+
 def test_a_proxy_of_this_host_that_grpc_takes_is_told(site, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    with grpc_server(site.issue("localhost")) as port:
-        endpoint = Endpoint.parse(f"grpcs://localhost:{port}", ca=site.file)
+    # It reaches this host, and is no loopback address.
+    with grpc_server(site.issue("0.0.0.0")) as port:
+        endpoint = Endpoint.parse(f"grpcs://0.0.0.0:{port}", ca=site.file)
         transport = TritonTransport(endpoint, timeout=5)
         with pytest.raises(ServerAwayError):
             transport.server_ready()
@@ -194,9 +204,9 @@ def test_a_proxy_of_this_host_that_grpc_takes_is_told(site, monkeypatch):
         assert told(endpoint.url, site) == (
             f"{endpoint.url} can be reached, but gRPC goes through the proxy "
             "http://127.0.0.1:1 (https_proxy)",
-            'export no_proxy="${no_proxy:-$NO_PROXY},localhost"',
+            'export no_proxy="${no_proxy:-$NO_PROXY},0.0.0.0"',
         )
-        monkeypatch.setenv("no_proxy", "localhost")
+        monkeypatch.setenv("no_proxy", "0.0.0.0")
         assert told(endpoint.url, site) is None
         with pytest.raises(ClientError, match="does not answer like a Triton server"):
             TritonTransport(endpoint, timeout=5).server_ready()

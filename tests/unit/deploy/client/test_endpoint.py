@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.client.endpoint import ClientTls, Endpoint
+from deploy.client.endpoint import ClientTls, Endpoint, channel_options
 from deploy.host.errors import DeploymentError
 from tests.certificates import Authority
 
@@ -68,6 +68,21 @@ def test_any_text_is_an_address_or_a_known_error(url):
 def test_an_address_has_a_host_and_a_port(url, host, port):
     endpoint = Endpoint.parse(url)
     assert (endpoint.host, endpoint.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("url", "here"),
+    [
+        ("grpc://127.0.0.1:1", True),
+        ("grpcs://[::1]:1", True),
+        ("grpc://localhost", True),
+        ("grpc://localhost.example.org", False),
+        ("grpc://10.0.0.1:1", False),
+    ],
+)
+def test_no_proxy_is_asked_for_a_server_of_this_host(url, here):
+    options = channel_options(Endpoint.parse(url))
+    assert (("grpc.enable_http_proxy", 0) in options) == here
 
 
 def test_files_mean_tls(tmp_path):
