@@ -5,6 +5,7 @@ import ast
 import difflib
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ _SHELLS = ("bash", "zsh", "fish")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    # Where a parent has it ignored, the system keeps no exit status, and each would be 0.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     command, *words = (sys.argv[1:] if argv is None else argv) or [""]

@@ -56,28 +56,55 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
     except DeploymentError:
         raise
     except KitError as error:
+        error.remedy = _forget_failed(folder, error.remedy, options.log, console)
         console.error(error)
         return FAILED
+    except KeyboardInterrupt:
+        _forget_failed(folder, None, options.log, console)
+        raise
     # What comes while the server is stopped waits, too.
     with Signals() as signals, Remains() as remains:
         try:
             words, variables = job.told(remains.folder, state.url("grpc"), state.url("http"))
             return signals.run(words, {**os.environ, **variables}, remains)
+        except JobError as error:
+            console.error(KitError(str(error)))
+            return FAILED
         except OSError as error:
             status, why = refused(words, error)
             console.error(KitError(why))
             return status
         finally:
             if options.log is not None:
-                _keep_log(state, options.log, console)
+                _keep_log(state.log, options.log, console)
             _stop(engine, folder, state)
 
 
-def _keep_log(state: DeploymentState, log: Path, console: Console) -> None:
+def _keep_log(source: Path, log: Path, console: Console) -> bool:
+    """Copy the server's log; return whether that was possible."""
     try:
-        shutil.copyfile(state.log, log)
-    except OSError as error:  # the command's exit status says more
+        shutil.copyfile(source, log)
+    except OSError as error:  # the exit status says more
         console.error(KitError(f"--log {log}: {error.strerror or error}"))
+        return False
+    return True
+
+
+def _forget_failed(
+    folder: DeploymentFolder, remedy: str | None, log: Path | None, console: Console
+) -> str | None:
+    """Remove what a start that failed has left, after a copy of its log if there is to be one.
+
+    Returns:
+        The error's remedy, which names the copy.
+    """
+    kept = log is not None and folder.log.exists() and _keep_log(folder.log, log, console)
+    if kept and remedy is not None:
+        remedy = remedy.replace(str(folder.log), str(log))
+    # What the person is told to look at stays, and so does what finds a server that still runs.
+    if str(folder.path) not in (remedy or "") and not folder.state_file.exists():
+        forget_everything(folder)
+    return remedy
 
 
 def _stop(engine: Engine, folder: DeploymentFolder, state: DeploymentState) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +18,24 @@ FAILED = 125
 _PASSED_ON = {
     getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2")
 }
-_WAITED_FOR = {*_PASSED_ON, signal.SIGCHLD}
 _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _WATCH_S = 0.5
-_REMOVE = 'read -r group && read -r _; kill -s KILL -- "-$group" 2>/dev/null; rm -rf "$1"'
+_GRACE_S = 15
+# Its input ends with the process that writes it; the last line of a kind counts. A server that is
+# asked to end removes what it has in /dev/shm.
+_REMOVE = """command= server=
+while read -r kind group; do
+  case $kind in command) command=$group ;; server) server=$group ;; esac
+done
+tell() { kill -s "$1" -- "-$2" 2>/dev/null; }
+if [ -n "$command" ]; then tell KILL "$command"; fi
+if [ -n "$server" ] && tell TERM "$server"; then
+  left=$(($2 * 10))
+  while [ "$left" -gt 0 ] && tell 0 "$server"; do sleep 0.1; left=$((left - 1)); done
+  tell KILL "$server"
+fi
+rm -rf "$1"
+"""
 
 
 class Signal(NamedTuple):
@@ -38,18 +53,30 @@ def end_with_parent(number: int, parent: int) -> None:
 
 
 class Signals:
-    """Holds signals back, to be waited for; a context manager."""
+    """Holds signals back, to be waited for; a context manager.
+
+    Once a command has run, those that nobody has waited for are dropped at the end: the exit status
+    is the command's.
+    """
 
     def __enter__(self) -> Signals:
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED_FOR)
+        # Where a parent has it ignored, the system keeps no exit status, and each would be 0.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        # One that is ignored, as under nohup, would come all the same if it were waited for.
+        heard = {each for each in _PASSED_ON if signal.getsignal(each) is not signal.SIG_IGN}
+        self._waited_for = {*heard, signal.SIGCHLD}
+        self._has_run = False
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._waited_for)
         return self
 
     def __exit__(self, *_: object) -> None:
+        while self._has_run and signal.sigtimedwait(self._waited_for, 0) is not None:
+            pass
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def wait(self, seconds: float) -> Signal | None:
         """Return the next signal; None if a child has ended, or after so many seconds."""
-        info = signal.sigtimedwait(_WAITED_FOR, seconds)
+        info = signal.sigtimedwait(self._waited_for, seconds)
         if info is None or info.si_signo == signal.SIGCHLD:
             return None
         return Signal(info.si_signo, info.si_code > 0)
@@ -59,12 +86,13 @@ class Signals:
         words: Sequence[str],
         *,
         at_end: int = signal.SIGKILL,
-        leads: Remains | None = None,
+        leads: Callable[[int], None] | None = None,
         **options: Any,
     ) -> subprocess.Popen[str]:
         """Start a process that is sent ``at_end`` when this one ends, however it does.
 
-        With ``leads`` it leads a process group, which is killed then, too.
+        With ``leads``, a method of :class:`Remains`, it leads a process group, which is ended then,
+        too: the system forgets ``at_end`` if it runs a setuid program, as Apptainer may be.
         """
         prepare = partial(_prepare, at_end, os.getpid(), self._mask, leads)
         return subprocess.Popen(words, preexec_fn=prepare, text=True, **options)
@@ -82,7 +110,9 @@ class Signals:
         """
         # At a terminal only the foreground's group may read, and Ctrl-C reaches that one alone.
         own_group = not os.isatty(0)
-        process = self.child(words, env=variables, leads=remains if own_group else None)
+        leads = remains.add_command if own_group else None
+        process = self.child(words, env=variables, leads=leads)
+        self._has_run = True
         while process.poll() is None:
             came = self.wait(_WATCH_S)
             if came is not None and not came.typed:
@@ -93,11 +123,12 @@ class Signals:
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _prepare(at_end: int, parent: int, mask: set[Any], leads: Remains | None) -> None:
+def _prepare(at_end: int, parent: int, mask: set[Any], leads: Callable[[int], None] | None) -> None:
     if leads is not None:
-        os.setpgid(0, 0)
+        if os.getpgrp() != os.getpid():  # the leader of a session leads its group already
+            os.setpgid(0, 0)
         # Before it does anything: its parent may be killed at any moment.
-        leads.add_group(os.getpid())
+        leads(os.getpid())
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     end_with_parent(at_end, parent)
 
@@ -117,16 +148,27 @@ class Remains:
     def __enter__(self) -> Remains:
         reading, self._writing = os.pipe()  # only this process has the writing end
         self.folder = Path(tempfile.mkdtemp(prefix="numl-job-"))
-        self._remover = subprocess.Popen(
-            ["/bin/sh", "-c", _REMOVE, "sh", self.folder], stdin=reading, start_new_session=True
-        )
+        words = ["/bin/sh", "-c", _REMOVE, "sh", str(self.folder), str(_GRACE_S)]
+        self._remover = subprocess.Popen(words, stdin=reading, start_new_session=True)
         os.close(reading)
         return self
 
-    def add_group(self, leader: int) -> None:
-        """Have a process group killed, too."""
-        os.write(self._writing, b"%d\n" % leader)
+    def add_command(self, leader: int) -> None:
+        """Have a process group killed, instead of the one before."""
+        self._note(f"command {leader}")
+
+    def add_server(self, leader: int) -> None:
+        """Have a process group asked to end and then killed, instead of the one before."""
+        self._note(f"server {leader}")
+
+    def server_ended(self) -> None:
+        """Have none asked: its number is free, or a zombie's that nobody waits for."""
+        self._note("server")
 
     def __exit__(self, *_: object) -> None:
         os.close(self._writing)
         self._remover.wait()
+
+    def _note(self, line: str) -> None:
+        with suppress(BrokenPipeError):  # somebody has killed it, which is no fault of the command
+            os.write(self._writing, f"{line}\n".encode("ascii"))

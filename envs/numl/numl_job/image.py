@@ -23,7 +23,8 @@ _BIN = "/opt/numl/bin"
 _HOST = "127.0.0.1"
 _ATTEMPTS = 3
 _TAKEN = "already in use"  # Triton's word for a port that another program took meanwhile
-_STUB = "triton_python_b"  # as much of its name as the system keeps
+_STUB = b"triton_python_b"  # as much of its name as the system keeps
+_DRIVER = Path("/dev/nvidiactl")  # there with NVIDIA's driver
 _DEAD_S = 3.0
 _STOP_S = 15.0
 
@@ -44,20 +45,26 @@ class Server:
     """A Triton at ports of its own, in a session of its own.
 
     Args:
+        remains: Ends it, too, if this process is killed.
         within: The words before a program of the image.
         flags: Those of ``serve``.
     """
 
     def __init__(
-        self, signals: Signals, within: Sequence[str], flags: Sequence[str], log: Path
+        self,
+        signals: Signals,
+        remains: Remains,
+        within: Sequence[str],
+        flags: Sequence[str],
+        log: Path,
     ) -> None:
-        self._signals, self._within, self._log = signals, within, log
+        self._signals, self._remains, self._within, self._log = signals, remains, within, log
         self._identity = f"numl-job-{os.getpid()}-{secrets.token_hex(4)}"
         self._words = [*within, f"{_BIN}/serve", *flags, f"--id={self._identity}"]
         self._ports = [0, 0, 0]
         self._process: subprocess.Popen[str] | None = None
         self._due, self._pause = 0.0, 1.0
-        self._dead_since: dict[str, float] = {}
+        self._dead_since: dict[bytes, float] = {}
 
     @property
     def http(self) -> str:
@@ -75,9 +82,12 @@ class Server:
         except OSError as error:
             raise StartError(f"--log {self._log}: {error.strerror}") from None
         for attempt in range(1, _ATTEMPTS + 1):
-            self._ports = _free_ports()
-            self._launch()
-            fault = self._await(deadline)
+            try:
+                self._ports = _free_ports()
+                self._launch()
+                fault = self._await(deadline)
+            except OSError as error:
+                raise StartError(_cause(error)) from None
             if fault is None:
                 return
             self.stop()
@@ -95,7 +105,10 @@ class Server:
             _say("the server died: starting it again")
             self.stop()
             self._due, self._pause = time.monotonic() + self._pause, min(2 * self._pause, 60.0)
-            self._launch()
+            try:
+                self._launch()
+            except OSError as error:  # a full disk or process table, which does not end the command
+                _say(f"it cannot be started: {_cause(error)}")
 
     def stop(self) -> None:
         """End it and all that it started."""
@@ -108,6 +121,7 @@ class Server:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        self._remains.server_ended()
 
     def _launch(self) -> None:
         self._dead_since = {}
@@ -115,6 +129,7 @@ class Server:
             self._process = self._signals.child(
                 self._words,
                 at_end=signal.SIGTERM,
+                leads=self._remains.add_server,
                 env={**os.environ, **self._variables()},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -126,7 +141,10 @@ class Server:
         http, grpc, metrics = map(str, self._ports)
         listen = ("NUML_LISTEN", "NUML_LISTEN_HTTP", "NUML_LISTEN_METRICS")
         ports = {"NUML_HTTP_PORT": http, "NUML_GRPC_PORT": grpc, "NUML_METRICS_PORT": metrics}
-        return {**dict.fromkeys(listen, _HOST), **ports}
+        variables = {**dict.fromkeys(listen, _HOST), **ports}
+        # By these names they also reach an image that is given no others (APPTAINER_CLEANENV).
+        named = {f"APPTAINERENV_{name}": value for name, value in variables.items()}
+        return {**variables, **named}
 
     def _await(self, deadline: float) -> str | None:
         """Wait until every model is right; return what is wrong, or None."""
@@ -134,6 +152,7 @@ class Server:
         left = max(deadline - time.monotonic(), 1.0)
         check = self._signals.child(
             [*self._within, f"{_BIN}/health", "--wait", f"{left:.0f}"],
+            leads=self._remains.add_command,
             env={**os.environ, **self._variables()},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -186,10 +205,10 @@ class Server:
         dead = []
         for file in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
-                pid, _, rest = file.read_text().partition(" (")
-                name, _, fields = rest.rpartition(") ")
+                pid, _, rest = file.read_bytes().partition(b" (")  # a name may be any bytes
+                name, _, fields = rest.rpartition(b") ")
                 state, _parent, _group, session = fields.split()[:4]
-                if name == _STUB and state == "Z" and session == str(self._process.pid):
+                if name == _STUB and state == b"Z" and int(session) == self._process.pid:
                     dead.append(pid)
         now = time.monotonic()
         self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
@@ -202,6 +221,10 @@ def _free_ports() -> list[int]:
         for each in sockets:
             each.bind((_HOST, 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def _cause(error: OSError) -> str:
+    return ": ".join(str(part) for part in (error.filename, error.strerror) if part)
 
 
 def _say(text: str) -> None:
@@ -226,11 +249,23 @@ def _parser() -> argparse.ArgumentParser:
     return flags
 
 
+def within_image(image: str | None, flags: Sequence[str]) -> list[str]:
+    """Return the words before a program of an image; none if this is in it.
+
+    Args:
+        flags: Those of ``serve``, which uses a GPU where the image has models for one.
+    """
+    if image is None:
+        return []
+    has_gpus = "--gpu" in flags or ("--cpu" not in flags and _DRIVER.exists())
+    return ["apptainer", "exec", *(["--nv"] if has_gpus else []), image]
+
+
 def main() -> int:
     """Run ``exec``; return the command's exit status, or 125 if it was not run."""
     words, command = split_words(sys.argv[1:])
     options = _parser().parse_args(words)
-    within = ["apptainer", "exec", options.image] if options.image else []
+    within = within_image(options.image, options.device)
     try:
         job = Job.of(options, command)
         if not within and not Path(_BIN, "serve").exists():
@@ -240,19 +275,19 @@ def main() -> int:
         return 2
     with Signals() as signals, Remains() as remains:
         log = options.log or remains.folder / "server.log"
-        server = Server(signals, within, options.device, log)
+        server = Server(signals, remains, within, options.device, log)
         try:
             server.start(options.timeout)
-            words, variables = job.told(remains.folder, server.grpc, server.http)
-            return signals.run(words, {**os.environ, **variables}, remains, server.watch)
-        except StartError as error:
+            command, variables = job.told(remains.folder, server.grpc, server.http)
+            return signals.run(command, {**os.environ, **variables}, remains, server.watch)
+        except (StartError, JobError) as error:
             _say(str(error))
             return FAILED
         except StoppedError as error:
             _say(str(error))
             return 128 + error.number
         except OSError as error:
-            status, why = refused(words, error)
+            status, why = refused(command, error)
             _say(why)
             return status
         finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from numl_job.fhicl import producers_of, with_server
 
@@ -57,7 +59,7 @@ class Job:
             text = fcl.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise JobError(f"--fcl {fcl}: {getattr(error, 'strerror', error)}") from None
-        if str(fcl) not in words:
+        if fcl not in map(Path, words):
             raise JobError(f"--fcl {fcl}: COMMAND does not name this file")
         producers = options.producer or producers_of(text)
         if not producers:
@@ -68,14 +70,33 @@ class Job:
     def told(self, folder: Path, grpc: str, http: str) -> tuple[list[str], dict[str, str]]:
         """Return the words and the variables to add, for a server at these URLs.
 
-        A FHiCL file that names the server is written to ``folder``.
+        A FHiCL file that names the server is written to ``folder``; JobError if it cannot be.
         """
-        variables = {"NUML_GRPC_URL": grpc, "NUML_HTTP_URL": http}
+        hosts = dict.fromkeys(urlsplit(url).hostname or "" for url in (grpc, http))
+        variables = {"NUML_GRPC_URL": grpc, "NUML_HTTP_URL": http, **_direct(hosts, os.environ)}
         if self.fcl is None:
             return list(self.words), variables
         copy = folder / self.fcl.name
         scheme, _, address = grpc.partition("://")
         text = with_server(self.text, self.producers, address, ssl=scheme == "grpcs")
-        copy.write_text(text, encoding="utf-8")
-        words = [str(copy) if word == str(self.fcl) else word for word in self.words]
+        try:
+            copy.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise JobError(f"--fcl {copy}: {error.strerror}") from None
+        words = [str(copy) if Path(word) == self.fcl else word for word in self.words]
         return words, {**variables, "NUML_FCL": str(copy)}
+
+
+def _direct(hosts: Iterable[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which clients ask these hosts themselves, and no proxy for them.
+
+    gRPC takes a proxy for 127.0.0.1, too, and obeys ``no_grpc_proxy`` instead of ``no_proxy``:
+    https://github.com/grpc/grpc/blob/master/doc/environment_variables.md
+    """
+    # A client reads the name in capitals only where the other is missing.
+    everywhere = environment.get("no_proxy") or environment.get("NO_PROXY", "")
+    # An asterisk means every host where it stands alone; gRPC does not know it.
+    lists = {} if everywhere == "*" else {"no_proxy": everywhere}
+    if "no_grpc_proxy" in environment or everywhere == "*":
+        lists["no_grpc_proxy"] = environment.get("no_grpc_proxy", "")
+    return {name: ",".join(filter(None, (listed, *hosts))) for name, listed in lists.items()}

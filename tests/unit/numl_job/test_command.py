@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,8 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.commands import exec as module
+from deploy.host.errors import LaunchError
+from numl_job import command
 from tests.kit import until
 
 RUN = """
@@ -54,6 +57,20 @@ def test_ctrl_c_reaches_the_command_once_wherever_its_input_comes_from(standard_
     assert said.count(b"ended") == 1
 
 
+def test_a_server_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch):
+    monkeypatch.setattr(command, "_GRACE_S", 1)
+    with command.Remains() as remains:
+        deaf = subprocess.Popen(
+            ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.1; done"],
+            stdout=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert deaf.stdout is not None
+        deaf.stdout.readline()
+        remains.add_server(deaf.pid)
+    assert deaf.wait() == -signal.SIGKILL
+    assert not remains.folder.exists()
+
+
 @pytest.fixture
 def stopped(monkeypatch, tmp_path):
     """Whether the server, which is played, was stopped; its log is there."""
@@ -68,7 +85,10 @@ def stopped(monkeypatch, tmp_path):
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(module.Resolved, "of", lambda _: SimpleNamespace(deployment=None))
     monkeypatch.setattr(module, "_stop", lambda *_: done.append(True))
-    return done
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    yield done
+    for each, handler in handlers.items():
+        signal.signal(each, handler)
 
 
 def test_the_servers_log_is_kept(stopped, tmp_path):
@@ -89,3 +109,70 @@ def test_a_log_in_no_folder_is_refused_before_the_start(stopped, tmp_path, capfd
     assert module.main(["--log", str(log), "--", "true"]) == 2
     assert capfd.readouterr().err == f"error: --log {log}: no such folder: {log.parent}\n"
     assert stopped == []
+
+
+def test_a_signal_while_the_server_is_stopped_leaves_the_commands_status(stopped, monkeypatch):
+    monkeypatch.setattr(module, "_stop", lambda *_: signal.raise_signal(signal.SIGTERM))
+    assert module.main(["--", "sh", "-c", "exit 7"]) == 7
+
+
+@pytest.fixture
+def failing(stopped, monkeypatch, tmp_path):
+    """A server that does not start, as an engine leaves it; where its deployments' folders are."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def launch(_engine, folder, *_, **__):
+        folder.path.mkdir(parents=True)
+        folder.log.write_text("why it failed\n")
+        raise LaunchError("the server failed", f"read its log: {folder.log}")
+
+    monkeypatch.setattr(module, "launch", launch)
+    return tmp_path / "numlkit" / "deployments"
+
+
+def test_the_log_of_a_server_that_does_not_start_is_kept(failing, tmp_path, capfd):
+    log = tmp_path / "kept.log"
+    assert module.main(["--log", str(log), "--", "true"]) == 125
+    assert log.read_text() == "why it failed\n"
+    assert capfd.readouterr().err == f"error: the server failed\n  try: read its log: {log}\n"
+    assert not list(failing.iterdir())
+
+
+def test_without_a_file_for_it_the_log_stays_where_the_error_says(failing, capfd):
+    assert module.main(["--", "true"]) == 125
+    [folder] = failing.iterdir()
+    assert (folder / "server.log").read_text() == "why it failed\n"
+    assert f"read its log: {folder}/server.log\n" in capfd.readouterr().err
+
+
+def test_a_file_for_the_log_that_cannot_be_written_leaves_it_where_it_is(failing, tmp_path, capfd):
+    assert module.main(["--log", str(tmp_path), "--", "true"]) == 125
+    [folder] = failing.iterdir()
+    said = capfd.readouterr().err
+    assert f"error: --log {tmp_path}: Is a directory\n" in said
+    assert f"read its log: {folder}/server.log\n" in said
+
+
+def test_an_interrupted_start_leaves_nothing(failing, tmp_path, monkeypatch):
+    def launch(_engine, folder, *_, **__):
+        folder.path.mkdir(parents=True)
+        folder.log.write_text("starting\n")
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(module, "launch", launch)
+    log = tmp_path / "kept.log"
+    assert module.main(["--log", str(log), "--", "true"]) == 130
+    assert log.read_text() == "starting\n"
+    assert not list(failing.iterdir())
+
+
+def test_a_copy_of_the_fhicl_that_cannot_be_written_is_no_fault_of_the_command(
+    stopped, monkeypatch, tmp_path, capfd
+):
+    fcl, folder = tmp_path / "job.fcl", tmp_path / "remains"
+    fcl.write_text("physics.producers.ng.TritonConfig: {}\n")
+    (folder / fcl.name).mkdir(parents=True)
+    monkeypatch.setattr(command.tempfile, "mkdtemp", lambda **_: str(folder))
+    assert module.main(["--fcl", str(fcl), "--", "cat", str(fcl)]) == 125
+    assert capfd.readouterr().err == f"error: --fcl {folder}/job.fcl: Is a directory\n"
+    assert stopped == [True]

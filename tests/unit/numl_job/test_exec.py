@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
 from deploy.artefacts.context import write_program
+from numl_job import image as module
 from tests.kit import SOON_S, until
 
 HERE = Path(__file__).parent
@@ -31,18 +34,24 @@ class Image:
         write_program(self.program)
         self.begun: list[subprocess.Popen[str]] = []
 
-    def begin(self, *words: str) -> subprocess.Popen[str]:
+    def begin(
+        self, *words: str, ignored: int | None = None, **variables: str
+    ) -> subprocess.Popen[str]:
+        """Start it, by a parent that ignores a signal if one is given."""
         path = f"{HERE}:{os.environ['PATH']}"
+        ignore = None if ignored is None else partial(signal.signal, ignored, signal.SIG_IGN)
         process = subprocess.Popen(
             [sys.executable, "-IB", self.program, "--image", self.folder, *words],
-            env={**os.environ, "PATH": path, "TMPDIR": str(self.tmp)},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "PATH": path, "TMPDIR": str(self.tmp), **variables},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=ignore,
         )  # fmt: skip
         self.begun.append(process)
         return process
 
-    def run(self, *words: str) -> tuple[int, str, str]:
-        process = self.begin(*words)
+    def run(
+        self, *words: str, ignored: int | None = None, **variables: str
+    ) -> tuple[int, str, str]:
+        process = self.begin(*words, ignored=ignored, **variables)
         out, err = process.communicate(timeout=SOON_S)
         return process.returncode, out, err
 
@@ -51,6 +60,9 @@ class Image:
         noted = self.folder / "started"
         lines = noted.read_text().splitlines() if noted.exists() else []
         return [(int(pid), int(port)) for pid, port in map(str.split, lines)]
+
+    def is_stopping(self) -> bool:
+        return (self.folder / "stopped").exists()
 
     def is_clean(self) -> bool:
         alive = [pid for pid, _ in self.starts() if psutil.pid_exists(pid)]
@@ -114,6 +126,53 @@ def test_what_cannot_be_run_is_refused(image, words, status, said):
     assert image.is_clean()
 
 
+def test_a_node_without_apptainer_is_told_and_not_taken_for_a_command_that_is_missing(
+    image, tmp_path
+):
+    (tmp_path / "bin").mkdir()
+    for name in ("rm", "sleep"):
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name) or "")
+    said = "exec: apptainer: No such file or directory\n"
+    assert image.run("--cpu", "--", "true", PATH=f"{tmp_path}/bin") == (125, "", said)
+    assert image.is_clean()
+
+
+def test_a_server_that_cannot_be_started_in_the_image_is_told(monkeypatch, capsys, tmp_path):
+    (tmp_path / "serve").touch()  # not executable
+    monkeypatch.setattr(module, "_BIN", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["exec", "--", "true"])
+    assert module.main() == 125
+    assert capsys.readouterr().err == f"exec: {tmp_path}/serve: Permission denied\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "driver", "given"),
+    [
+        ([], True, ["--nv"]),
+        ([], False, []),
+        (["--gpu"], False, ["--nv"]),
+        (["--cpu"], True, []),
+    ],
+)
+def test_the_image_is_given_the_nodes_gpus_unless_cpus_are_asked_for(
+    flags, driver, given, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(module, "_DRIVER", tmp_path / "nvidiactl")
+    if driver:
+        module._DRIVER.touch()
+    words = ["apptainer", "exec", *given, "numl.sif"]
+    assert module.within_image("numl.sif", flags) == words
+    assert module.within_image(None, flags) == []
+
+
+def test_a_server_with_gpus_starts(image):
+    assert image.run("--gpu", "--", "true") == (0, "", "")
+
+
+def test_the_server_knows_its_ports_though_its_image_gets_no_environment(image):
+    assert image.run("--", "sh", "-c", "exit 7", APPTAINER_CLEANENV="1") == (7, "", "")
+
+
 def test_the_command_gets_a_copy_of_its_fhicl_that_names_the_server(image, tmp_path):
     fcl = tmp_path / "job.fcl"
     fcl.write_text("physics.producers.ng.TritonConfig: {}\n")
@@ -135,6 +194,54 @@ def test_signals_reach_the_command_and_its_status_comes_back(image):
     assert image.run("--", "sh", "-c", "kill -KILL $$")[0] == 128 + signal.SIGKILL
 
 
+def test_a_signal_while_the_server_is_stopped_leaves_the_commands_status(image):
+    (image.folder / "busy").touch()
+    process = image.begin("--", "sh", "-c", "exit 7")
+    until(image.is_stopping, "its stop")
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGHUP)
+    (image.folder / "busy").unlink()
+    assert process.wait(SOON_S) == 7
+    assert image.is_clean()
+
+
+def test_a_signal_that_is_ignored_is_not_passed_on(image):
+    wait = (
+        "import signal, sys, time; signal.signal(signal.SIGHUP, lambda *_: sys.exit(3));"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print('begun', flush=True)\n"
+        "while True: time.sleep(0.02)"
+    )
+    process = image.begin("--", sys.executable, "-c", wait, ignored=signal.SIGHUP)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(SOON_S) == 9
+
+
+def test_a_parent_that_ignores_its_childrens_end_does_not_hide_the_status(image):
+    assert image.run("--", "sh", "-c", "exit 7", ignored=signal.SIGCHLD) == (7, "", "")
+    (image.folder / "wrong").touch()
+    status, _, said = image.run("--", "true", ignored=signal.SIGCHLD)
+    assert (status, said) == (
+        125, "exec: the server is not usable: unhealthy: nugraph3: wrong answer\n"
+    )  # fmt: skip
+
+
+NAMELESS = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff', 0, 0, 0); print(); input()"
+
+
+def test_a_process_whose_name_is_no_text_does_not_end_the_job(image):
+    with subprocess.Popen(
+        [sys.executable, "-c", NAMELESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        # It is seen, as the server is watched every half a second.
+        assert image.run("--", "sh", "-c", "sleep 1.2; exit 7") == (7, "", "")
+        other.kill()
+
+
 def test_a_signal_before_the_server_is_ready_ends_the_start(image):
     (image.folder / "silent").touch()
     process = image.begin("--", "true")
@@ -151,6 +258,17 @@ def test_a_job_that_is_killed_leaves_neither_server_nor_command_nor_files(image)
     process.kill()
     process.wait()
     until(lambda: not psutil.pid_exists(command) and image.is_clean(), "all gone")
+
+
+def test_a_setuid_server_is_stopped_in_order_if_the_job_is_killed(image):
+    (image.folder / "setuid").touch()
+    process = image.begin("--", "sh", "-c", "echo begun; exec sleep 1000")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.wait()
+    until(image.is_clean, "all gone")
+    assert image.is_stopping()
 
 
 def test_a_server_that_dies_is_started_again_where_it_was(image):

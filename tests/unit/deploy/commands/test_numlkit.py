@@ -3,10 +3,12 @@
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -50,6 +52,20 @@ def test_an_interrupt_while_a_command_is_imported_is_no_traceback(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["numlkit", "status"])
     monkeypatch.setattr("deploy.main.importlib.import_module", interrupt)
     assert main() == 130
+
+
+def test_a_parent_that_ignores_its_childrens_end_hides_no_status(monkeypatch):
+    def command(_words: list[str]) -> int:
+        return subprocess.run(["sh", "-c", "exit 7"], check=False).returncode
+
+    module = SimpleNamespace(main=command)
+    monkeypatch.setattr("deploy.main.importlib.import_module", lambda _: module)
+    monkeypatch.setattr(sys, "argv", ["numlkit", "status"])
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert main() == 7
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.slow
