@@ -79,13 +79,17 @@ class Bucket:
 
         Raises:
             BucketError: No answer, or no usable one.
-            StatementError: It is too large.
+            StatementError: It is too large, or may not be read.
         """
         try:
             return self._whole(path, LARGEST_SIGNATURE, {})[1]
         except ClientError as error:
             if _code(error) in _MISSING_CODES:
                 return None
+            if self._is_denied_alone(error):
+                raise StatementError(
+                    "signature", f"{path} is not there, or may not be read"
+                ) from None
             raise self._refused(error) from None
         except Exception as error:
             raise self._unexpected(error) from None
@@ -95,7 +99,7 @@ class Bucket:
 
         Raises:
             BucketError: No answer, or one that ends early.
-            ReleaseError: It is missing, or has a different size.
+            ReleaseError: It is missing, may not be read, or has a different size.
         """
         try:
             answer = self._get(path, {"Range": f"bytes={start}-"} if start else {})
@@ -112,6 +116,8 @@ class Bucket:
         except ClientError as error:
             if _code(error) in _MISSING_CODES:
                 raise ReleaseError(f"{path} is not in the bucket") from None
+            if self._is_denied_alone(error):
+                raise ReleaseError(f"{path} is not in the bucket, or may not be read") from None
             if _status(error) == _BEYOND_THE_END:
                 raise ReleaseError(
                     f"{path} has at most {start} bytes, {NAME} says {size}"
@@ -145,6 +151,19 @@ class Bucket:
         self._made = None
         words = " ".join(f"{type(error).__name__}: {error}".split())
         return BucketError(f"{self._location}: an answer that S3 does not give ({words[:200]})")
+
+    def _is_denied_alone(self, error: ClientError) -> bool:
+        """Return whether a file is denied to keys that may read `NAME`.
+
+        S3 denies what is missing to whoever may not list. Keys that were taken back read nothing.
+        """
+        if _status(error) != _FORBIDDEN:
+            return False
+        try:
+            self._whole(NAME, LARGEST, {})
+        except Exception:
+            return False  # the error itself says what is wrong
+        return True
 
     def _refused(self, error: ClientError) -> BucketError:
         # New keys may have replaced the old ones.
