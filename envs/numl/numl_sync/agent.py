@@ -8,7 +8,8 @@ away only when it answers with the new.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
@@ -49,7 +50,8 @@ class Agent:
     """Keeps a mirror like its bucket.
 
     Args:
-        check: Raises a `ReleaseError` unless the versions in these folders give golden answers.
+        check: Raises a `ReleaseError` unless the versions in these folders give golden answers;
+            calls its second argument from time to time.
         say: Takes one line for the log.
         poll_s: Time (s) between two looks at the bucket.
         clock: Monotonic clock, in seconds.
@@ -64,7 +66,7 @@ class Agent:
         *,
         trust: Trust,
         templates: Templates,
-        check: Callable[[Sequence[Path]], None],
+        check: Callable[[Sequence[Path], Callable[[], None]], None],
         say: Callable[[str], None],
         poll_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -198,9 +200,9 @@ class Agent:
         models = wanted.models
         lacking = [name for name, model in models.items() if not self._mirror.has(name, model)]
         for name in lacking:
-            self._mirror.fetch(self._bucket, name, models[name])
+            self._mirror.fetch(self._read, name, models[name])
         versions = {name: self._mirror.assemble(name, models[name]) for name in lacking}
-        self._check(list(versions.values()))
+        self._check(list(versions.values()), self._ask)
         self._config_before = {
             name: config
             for name, model in models.items()
@@ -211,6 +213,18 @@ class Agent:
             self._mirror.place(name, models[name], version)
         self._mirror.configure(wanted)
         self._say(f"release {wanted.number} is in {self._mirror.repository}")
+
+    def _read(self, path: str, start: int, size: int) -> Iterator[bytes]:
+        for chunk in self._bucket.read(path, start, size):
+            # However long all of it takes, the bucket is there.
+            self.status.last_success = time.time()
+            yield chunk
+
+    def _ask(self) -> None:
+        """Find out whether the bucket is there; what it says is for the next look."""
+        with suppress(BucketError, StatementError):
+            self._bucket.published(self._etag)
+            self.status.last_success = time.time()
 
     def _confirm(self, wanted: Release) -> None:
         """Remove the old versions once the server answers with the new."""

@@ -33,6 +33,7 @@ from numl_sync.trust import read_trust
 
 POLL_S = 3.0
 """Time (s) between polls of the bucket, by default."""
+_DAY_S = 86_400
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,9 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _seconds(text: str) -> float:
     with suppress(ValueError):
-        if 0 < (value := float(text)) < 86_400:
+        if 0 < (value := float(text)) < _DAY_S:
             return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a number of seconds above 0 and below {_DAY_S}"
+    )
 
 
 def _location(url: str, variables: Mapping[str, str]) -> Location:

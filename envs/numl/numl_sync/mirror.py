@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,9 @@ from numl_formats.statement import read_release, release_as_json
 from numl_sync.errors import BucketError, ReleaseError, UsageError
 from numl_sync.templates import Templates
 from numl_sync.trust import Accepted, read_accepted
+
+Read = Callable[[str, int, int], Iterator[bytes]]
+"""As `Reader.read`."""
 
 _CHUNK = 1 << 20
 
@@ -144,7 +147,7 @@ class Mirror:
                 self._seen.add(seen)
         return True
 
-    def fetch(self, bucket: Reader, name: str, model: Model) -> None:
+    def fetch(self, read: Read, name: str, model: Model) -> None:
         """Download a version's files, each from where it broke off.
 
         Raises:
@@ -154,16 +157,16 @@ class Mirror:
         self.repository.mkdir(parents=True, exist_ok=True)
         self._incoming.mkdir(exist_ok=True)
         for path, file in model.files.items():
-            self._fetch(bucket, f"{name}/{model.version}/{path}", file)
+            self._fetch(read, f"{name}/{model.version}/{path}", file)
 
-    def _fetch(self, bucket: Reader, path: str, file: File) -> None:
+    def _fetch(self, read: Read, path: str, file: File) -> None:
         # Named by what it must become: until then it is shorter.
         target = self._incoming / file.sha256
         digest, begun = _digest(target)
         have = begun
         if have < file.bytes:
             with target.open("ab") as out:
-                for chunk in bucket.read(path, have, file.bytes):
+                for chunk in read(path, have, file.bytes):
                     have += len(chunk)
                     if have > file.bytes:
                         break
@@ -177,7 +180,7 @@ class Mirror:
             return
         target.unlink()
         if begun:  # what was there may have been another's
-            self._fetch(bucket, path, file)
+            self._fetch(read, path, file)
             return
         raise ReleaseError(f"{path} is not the published file: its sha256 differs")
 

@@ -4,7 +4,7 @@ The real ones are in tests/integration/test_sync.py.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -233,7 +233,7 @@ class Stage:
             if path.is_file()
         }
 
-    def _check(self, versions: Sequence[Path]) -> None:
+    def _check(self, versions: Sequence[Path], _meanwhile: Callable[[], None]) -> None:
         self.checked += [version.name for version in versions]
         for version in versions:
             if version.name in self.wrong:

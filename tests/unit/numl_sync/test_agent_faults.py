@@ -63,6 +63,52 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(serving):
     assert serving.bucket.sent == sum(map(len, files(2).values()))
 
 
+def test_a_long_download_is_no_bucket_that_is_away(serving, monkeypatch):
+    """Nor is a long check: the alert NumlBucketAway comes after 300 s without an answer."""
+    monkeypatch.setattr("numl_sync.agent.time.time", lambda: serving.now)
+    ages: list[float] = []
+
+    def pass_time() -> None:
+        serving.now += 200
+        ages.append(serving.now - serving.agent.status.last_success)
+
+    def slowly(*asked: Any) -> Iterator[bytes]:
+        for chunk in read(*asked):
+            pass_time()
+            yield chunk
+
+    def check(_versions: object, meanwhile: Callable[[], None]) -> None:
+        for _ in range(3):
+            pass_time()
+            meanwhile()
+
+    read = serving.bucket.read
+    monkeypatch.setattr(serving.bucket, "read", slowly)
+    monkeypatch.setattr(serving.agent, "_check", check)
+    serving.bucket.publish(2, 2)
+    asked = serving.bucket.asked
+    serving.run(2 * POLL_S)
+    assert serving.agent.status.release == 2
+    assert len(ages) > 10
+    assert max(ages) < 300
+    assert serving.bucket.asked - asked == pytest.approx(3 + 2, abs=1)
+
+
+def test_a_bucket_that_goes_away_during_a_check_is_no_fault_of_a_release(serving, monkeypatch):
+    def check(_versions: object, meanwhile: Callable[[], None]) -> None:
+        serving.bucket.away = True
+        meanwhile()
+
+    monkeypatch.setattr("numl_sync.agent.time.time", lambda: serving.now)
+    monkeypatch.setattr(serving.agent, "_check", check)
+    serving.bucket.publish(2, 2)
+    serving.run(10)
+    answered = serving.agent.status.last_success
+    serving.run(100)
+    assert serving.agent.status.last_success == answered
+    assert serving.agent.status.release == 2
+
+
 @pytest.mark.parametrize("damage", [b"", b"w", b"x" * 1001, b"x" * 5000, b"x" * 900])
 def test_what_lies_in_the_way_of_a_download_is_replaced(serving, damage):
     digest = serving.bucket.publish(2, 2).models["a"].files["weights.safetensors"].sha256

@@ -9,8 +9,9 @@ URL = "s3://http://127.0.0.1:9/models"
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--poll", "nan"], "--poll: 'nan' is not a number of seconds above 0"),
-        (["--poll", "x"], "--poll: 'x' is not a number of seconds above 0"),
+        (["--poll", "nan"], "--poll: 'nan' is not a number of seconds above 0 and below 86400"),
+        (["--poll", "0"], "--poll: '0' is not a number of seconds above 0 and below 86400"),
+        (["--poll", "86400"], "--poll: '86400' is not a number of seconds above 0 and below 86400"),
         (["--server", "http://host:x"], "--server: 'http://host:x' is not http://HOST:PORT"),
         (["--server", "host:8000"], "--server: 'host:8000' is not http://HOST:PORT"),
     ],
