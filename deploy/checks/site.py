@@ -153,13 +153,8 @@ def _files(model: SiteModel) -> Iterator[str]:
     """Yield what a configuration names, or leaves out, so that Triton finds nothing to load."""
     config = model.config
     if not config.backend and config.platform not in {*_PLATFORMS, ENSEMBLE}:
-        if config.platform:
-            known = ", ".join((ENSEMBLE, *_PLATFORMS))
-            yield f"has platform {config.platform!r}, which Triton does not know: one of {known}"
-        else:
-            is_ensemble = config.ensemble_scheduling.step
-            line = f'platform: "{ENSEMBLE}"' if is_ensemble else f'backend: "python" for {CODE}'
-            yield f"has neither backend nor platform: {line}"
+        known = ", ".join((ENSEMBLE, *_PLATFORMS))
+        yield f"has platform {config.platform!r}, which Triton does not know: one of {known}"
     file = _file(config)
     for version in model.versions if file is not None else ():
         path = f"{version}/{file}"  # a folder, of some

@@ -47,7 +47,7 @@ def site_content(
             cause = f"model {model.name} runs in NuGraph's full environment"
             raise RepositoryError(cause, "--flavour cpu, or name another by NUMLKIT_ENV")
         if not is_complete(model.config):
-            cause = f"model {model.name}: its {CONFIG} lacks backend, inputs or outputs"
+            cause = f"model {model.name}: its {CONFIG} lacks inputs or outputs"
             raise RepositoryError(cause, "declare them: a server in an image asks no model")
     environments = resolved.made_environments
     python = triton.own_python or PYTHON

@@ -62,7 +62,7 @@ def check_site(resolved: Resolved, runtime: Runtime, say: Say) -> None:
 def _check(resolved: Resolved, model: SiteModel, runtime: Runtime, say: Say) -> None:
     release, served = runtime.release, resolved.models
     backend = model.config.backend or model.config.platform
-    if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE, ""}:
+    if runtime.backends is not None and backend not in {*runtime.backends, ENSEMBLE}:
         has = f"this Triton has {', '.join(sorted(runtime.backends))}"
         remedy = "--env packed --image with NVIDIA's image, which has it"
         raise RepositoryError(f"model {model.name} needs backend {backend}; {has}", remedy)

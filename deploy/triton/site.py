@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.host.errors import RepositoryError
-from deploy.triton.config import ModelConfig, config_of, served_versions, uses_stubs
+from deploy.triton.config import (
+    ENSEMBLE,
+    PYTHON_BACKEND,
+    ModelConfig,
+    config_of,
+    served_versions,
+    uses_stubs,
+)
 from deploy.triton.response_cache import check_cache
 from deploy.triton.stub import STUB
-from numl_formats.repository import CONFIG, NO_BYTECODE
+from numl_formats.repository import CODE, CONFIG, NO_BYTECODE
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 ENVIRONMENT_NAME = "NUMLKIT_ENV"
@@ -21,6 +28,11 @@ KITS_OWN = "numl"
 _MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 # Where a container sees the execution environments of a site's own models.
 ENVIRONMENTS = Path("/opt/numl/site/environments")
+# What Triton takes for the model where a configuration names no backend, before it looks for
+# model.py: AutoCompleteBackendFields in core's model_config_utils.cc.
+_BEFORE_CODE = frozenset(
+    f"model.{suffix}" for suffix in ("savedmodel", "graphdef", "plan", "onnx", "xml", "pt", "pt2")
+)
 _NOT_PLAIN = re.compile(r"[^\w.+-]", re.ASCII)
 
 
@@ -29,7 +41,7 @@ class SiteModel:
     """A site's own model.
 
     Attributes:
-        config: Its configuration, unmodified.
+        config: Its configuration, unmodified but for a backend that Triton would fill in.
         versions: The versions that Triton serves, oldest first.
         environment: The execution environment that it names, packed or a folder, resolved.
         environment_name: Instead, the name of one that the kit makes from a lock.
@@ -86,6 +98,7 @@ def read_site_model(repository: Path, name: str) -> SiteModel:
     versions = served_versions(config, (p.name for p in _entries(folder) if p.is_dir()))
     if not versions:
         raise RepositoryError(f"{folder}: its {CONFIG} selects none of its versions")
+    _fill_in_backend(config, folder, versions)
     check_cache(folder, config)
     environment = _environment(config, folder) if uses_stubs(config) else None
     named = parameter(config, ENVIRONMENT_NAME) if uses_stubs(config) else None
@@ -102,6 +115,21 @@ def read_site_model(repository: Path, name: str) -> SiteModel:
         stub=stub.resolve() if uses_stubs(config) and stub.is_file() else None,
         files=_served_files(folder.resolve(), versions, environment),
     )
+
+
+def _fill_in_backend(config: ModelConfig, folder: Path, versions: Iterable[int]) -> None:
+    """Name the backend of a Python model that names none, as Triton does when it loads it."""
+    if config.backend or config.platform:
+        return
+    there = {path.name for version in versions for path in _entries(folder / str(version))}
+    named = config.default_model_filename
+    if CODE in there and (named == CODE or (not named and not there & _BEFORE_CODE)):
+        config.backend = PYTHON_BACKEND
+        return
+    is_ensemble = config.ensemble_scheduling.step
+    line = f'platform: "{ENSEMBLE}"' if is_ensemble else f'backend: "{PYTHON_BACKEND}" for {CODE}'
+    cause = f"{folder / CONFIG}: names neither backend nor platform"
+    raise RepositoryError(cause, f"say which: {line}")
 
 
 def parameter(config: ModelConfig, name: str) -> str | None:

@@ -51,6 +51,7 @@ class TritonPythonModel:
         return answers
 """
 ONE = CONFIG.replace("count: 2", "count: 1")
+NAMELESS = ONE.replace('backend: "python"\n', "")
 DECOUPLED = ONE + "model_transaction_policy { decoupled: true }\n"
 SEQUENCE = (
     ONE
@@ -72,7 +73,7 @@ def repository(kit, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     environment = str(numpy_1().make(ignore).folder)
     for name, code, config in (
-        ("double", DOUBLE, ONE), ("each", EACH, DECOUPLED), ("total", TOTAL, SEQUENCE),
+        ("double", DOUBLE, NAMELESS), ("each", EACH, DECOUPLED), ("total", TOTAL, SEQUENCE),
         ("m", "import nothing", ONE), ("wrong", DOUBLE, ONE),
     ):  # fmt: skip
         version = write_model(folder, name, environment=environment, config=config)

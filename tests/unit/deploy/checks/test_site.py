@@ -85,10 +85,8 @@ NUMBERED = """sequence_batching { control_input {
         (CONFIG + 'name: "other"', "m/config.pbtxt: names its model 'other'"),
         (CALLING, "NUMLKIT_CALLS names 'gone', which is neither in {} nor one of the kit's models"),
         (NAMED, "no environment 'nobodys': neither {}/../envs/nobodys nor one of the kit's"),
-        (CONFIG.replace('backend: "python"', ""),
-         'has neither backend nor platform: backend: "python" for model.py'),
-        (STEPS.replace('platform: "ensemble"', "").replace('"m"', '"nugraph2"'),
-         'has neither backend nor platform: platform: "ensemble"'),
+        (CONFIG.replace('backend: "python"', 'default_model_filename: "net.py"'),
+         "m/config.pbtxt: names neither backend nor platform"),
         (CONFIG.replace("backend:", "platform:").replace("python", "ensamble"),
          "has platform 'ensamble', which Triton does not know: one of ensemble, onnxruntime_onnx, "
          "pytorch_libtorch, tensorflow_graphdef, tensorflow_savedmodel, tensorrt_plan"),
@@ -117,6 +115,7 @@ def test_a_configuration_that_cannot_work_is_named(tmp_path, capsys, config, say
         (CONFIG.replace('name: "y"', 'name: "y" label_filename: "./labels.txt"'), ["labels.txt"]),
         (WARMED, ["warmup/sample"]),
         (CONFIG + 'default_model_filename: "net.py"\n', []),
+        (CONFIG.replace('backend: "python"', ""), []),
     ],
 )  # fmt: skip
 def test_a_model_with_all_that_its_configuration_names_is_good(tmp_path, capsys, config, files):

@@ -23,6 +23,7 @@ from tests.unit.deploy.engines.site import (
     resolve,
 )
 from tests.unit.deploy.site_repository import (
+    CONFIG,
     environment_parameter,
     write_archive,
     write_model,
@@ -152,6 +153,38 @@ def test_a_model_that_cannot_be_served_is_named(tmp_path, config, cause):
     with pytest.raises(RepositoryError, match=cause) as caught:
         read_site_model(tmp_path, "m")
     assert "\n" not in caught.value.cause
+
+
+NAMELESS = CONFIG.replace('backend: "python"\n', "")
+
+
+@pytest.mark.parametrize("more", ["", 'default_model_filename: "model.py"\n'])
+def test_a_model_py_whose_configuration_names_no_backend_is_a_python_model(tmp_path, more):
+    write_model(tmp_path, "m", config=NAMELESS + more)
+    wanted = resolve(tmp_path, "m")
+    (model,) = wanted.site
+    assert (model.runs_in_kits, wanted.complete, wanted.instances) == (True, True, {"m": 2})
+    config = stage_site_model(wanted, model, IN_CONTAINER).config
+    assert config.backend == "python"
+    assert config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+
+
+@pytest.mark.parametrize(("config", "file", "line"), [
+    (NAMELESS, "model.onnx", 'backend: "python" for model.py'),  # which Triton would take
+    (NAMELESS + 'default_model_filename: "net.py"', "net.py", 'backend: "python" for model.py'),
+    (ENSEMBLE.replace('platform: "ensemble"', ""), None, 'platform: "ensemble"'),
+])  # fmt: skip
+def test_a_model_without_backend_that_may_be_another_than_python_is_refused(
+    tmp_path, config, file, line
+):
+    version = write_model(tmp_path, "m", config=config)
+    if file is None:
+        (version / "model.py").unlink()
+    else:
+        (version / file).touch()
+    with pytest.raises(RepositoryError, match="names neither backend nor platform") as caught:
+        read_site_model(tmp_path, "m")
+    assert caught.value.remedy == f"say which: {line}"
 
 
 @pytest.mark.parametrize(
