@@ -33,7 +33,7 @@ def nugraph25() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes"]
     options += ["--only-binary", ":all:", "--target", str(folder), "-r", str(LOCK)]
-    if subprocess.run([KIT_PYTHON, "-m", "pip", "install", *options], check=False).returncode:
+    if subprocess.run([KIT_PYTHON, "-I", "-m", "pip", "install", *options], check=False).returncode:
         raise OSError(f"pip cannot install {LOCK.name} into {folder}: its output is above")
     shutil.copyfile(LOCK, complete)
     return folder

@@ -241,7 +241,8 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
     interpreter = environment.interpreter
     say(f"making an environment with Python {interpreter.version}")
     # Without pip: a bare Debian's Python cannot put one there, and the kit has its own.
-    command = [str(interpreter.executable), "-m", "venv", "--without-pip", str(folder)]
+    # -I: no module of the folder where the command is typed is taken for one of Python's.
+    command = [str(interpreter.executable), "-I", "-m", "venv", "--without-pip", str(folder)]
     run(command, failed="python -m venv failed", error=EnvironmentSetupError)
     for path in (folder / "bin").glob("[Aa]ctivate*"):
         path.unlink()

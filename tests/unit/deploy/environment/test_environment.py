@@ -157,6 +157,20 @@ def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given):
     scripts_run(made.folder.rename(made.folder.parent / "moved to"))
 
 
+def test_modules_in_the_folder_where_a_command_is_typed_are_not_imported(
+    given, tmp_path, monkeypatch
+):
+    """Neither as pip or venv themselves nor as what these, or compiling, import."""
+    typed = tmp_path / "typed"
+    typed.mkdir()
+    for name in ("pip", "venv", "json", "queue", "py_compile", "subprocess", "typing_extensions"):
+        (typed / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a')\n1 / 0\n")
+    monkeypatch.chdir(typed)
+    monkeypatch.setenv("PYTHONPATH", ":")  # an empty entry is the current folder, too
+    assert plan_environment("cpu", wheels=given, relocatable=True).make(ignore).is_made
+    assert not (tmp_path / "imported").exists()
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
