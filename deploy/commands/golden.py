@@ -12,13 +12,14 @@ from deploy.client.example import example_inputs
 from deploy.client.probe import answer_to
 from deploy.client.transport import TritonTransport
 from deploy.deployment.state import DeploymentFolder
+from deploy.engines.baked import is_of_image
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, NotRunningError, RepositoryError
 from deploy.triton.card import of_repository
 from deploy.triton.config import config_of
-from deploy.triton.site import read_site_model
+from deploy.triton.golden import newest_version
 from numl_formats.golden import GoldenEvent, difference, write_golden
 from numl_formats.repository import CONFIG, GOLDEN_FILE
 
@@ -52,8 +53,20 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
     if not (source / CONFIG).is_file():
         cause = f"{repository} has no model {model}: it is the kit's own"
         raise RepositoryError(cause, "scripts/import_checkpoint.py writes its reference")
+    if is_of_image(repository) and not options.dry_run:
+        # All launches of the image take its models from this one copy.
+        cause = f"model {model} is in an image, which no reference output can be written to"
+        where = "in the repository that it is built from, served with numlkit up --models-dir"
+        remedy = f"write it {where}, and build the image again; --dry-run shows the answer"
+        raise RepositoryError(cause, remedy)
+    # What is served answers, whatever the original has become since the launch.
+    served = folder.repository / model
+    version = newest_version(served).name
+    if not (source / version).is_dir():
+        cause = f"version {version} of model {model}, which is served, is gone from {source}"
+        raise RepositoryError(cause, "numlkit down and up serve the version that is there")
     inputs = example_inputs(source)
-    decoupled = config_of(source).model_transaction_policy.decoupled
+    decoupled = config_of(served).model_transaction_policy.decoupled
     if decoupled and state.tls is not None:
         cause = f"model {model} is decoupled, and this deployment's gRPC is encrypted"
         raise ClientError(cause, "write its reference output with a deployment that has no TLS")
@@ -79,8 +92,7 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
         for name, array in arrays.items()
     ]
     console.table(f"model {model}", ("", "tensor", "type", "shape", "first values"), rows)
-    # The newest of those that its version policy has served, which is the one that was asked.
-    path = source / str(read_site_model(repository, model).versions[-1]) / GOLDEN_FILE
+    path = source / version / GOLDEN_FILE
     if not options.dry_run:
         with of_repository("convert it in the model, or serve it without a reference output"):
             write_golden(path, golden)

@@ -83,7 +83,7 @@ def with_models_of_image(engine: Engine) -> Engine:
     models = models_in(engine.image.labels)
     if not models:
         return engine
-    folder = cache_folder() / "baked" / engine.image.digest.removeprefix("sha256:")
+    folder = _copies() / engine.image.digest.removeprefix("sha256:")
     repository = folder / "models"
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
@@ -97,6 +97,15 @@ def with_models_of_image(engine: Engine) -> Engine:
         update={"models_dir": repository, "models": tuple(dict.fromkeys(served))}
     )
     return engine.serving(Resolved.of(deployment, environments_in(engine.image.labels)))
+
+
+def is_of_image(repository: Path) -> bool:
+    """Return whether a deployment's repository is the copy of the models in its image."""
+    return repository.is_relative_to(_copies())
+
+
+def _copies() -> Path:
+    return cache_folder() / "baked"
 
 
 def _unset_environment(folder: Path) -> None:

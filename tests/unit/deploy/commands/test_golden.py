@@ -1,5 +1,6 @@
 """``golden`` with a model that is played; tests/integration asks a real Triton."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -32,23 +33,29 @@ class Played:
 
 
 @pytest.fixture
-def served(tmp_path, monkeypatch, capsys):
-    """Have a deployment serve ``m``; returns what asks it for ``outputs``, and its folder."""
-    write_model(tmp_path, "m")
-    (tmp_path / "m" / "client.py").write_text(CLIENT)
+def served(request, tmp_path, monkeypatch, capsys):
+    """Have a deployment serve ``m``; returns what asks it for ``outputs``, and the original."""
+    baked = getattr(request, "param", None) == "in an image"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    repository = tmp_path / "cache/numlkit/baked/1234/models" if baked else tmp_path / "models"
+    write_model(repository, "m")
+    (repository / "m" / "client.py").write_text(CLIENT)
+    shutil.copytree(repository, tmp_path / "served")
     state = SimpleNamespace(
         name="numl", models=("m",), tls=None, url=lambda _protocol: "http://127.0.0.1:1"
     )
-    plan = SimpleNamespace(deployment=SimpleNamespace(models_dir=tmp_path))
-    folder = SimpleNamespace(require_state=lambda: state, plan=lambda: plan)
+    plan = SimpleNamespace(deployment=SimpleNamespace(models_dir=repository))
+    folder = SimpleNamespace(
+        require_state=lambda: state, plan=lambda: plan, repository=tmp_path / "served"
+    )
     monkeypatch.setattr(golden, "DeploymentFolder", lambda _name: folder)
 
-    def ask(outputs):
+    def ask(outputs, *flags):
         monkeypatch.setattr(golden, "TritonTransport", lambda *_, **__: Played(outputs))
-        status = golden.main(["m"])
+        status = golden.main(["m", *flags])
         return status, capsys.readouterr().err.splitlines()
 
-    return ask, tmp_path / "m"
+    return ask, repository / "m"
 
 
 def test_tensors_may_have_names_with_slashes(served):
@@ -78,11 +85,36 @@ def test_an_answer_that_is_no_reference_is_refused_in_one_line(served, output, s
     assert not (folder / "1" / "golden.npz").exists()
 
 
-def test_it_is_of_the_version_that_is_served(served):
+def test_golden_is_written_to_the_version_that_answered(served):
     ask, folder = served
+    # Both since the server was started.
     (folder / "2").mkdir()
-    policy = "version_policy { specific { versions: 1 } }\n"
-    (folder / "config.pbtxt").write_text(CONFIG + policy)
+    (folder / "config.pbtxt").write_text(CONFIG + "model_transaction_policy { decoupled: true }\n")
     assert ask({"y": np.ones(1)}) == (0, [])
     assert (folder / "1" / "golden.npz").exists()
     assert not any((folder / "2").iterdir())
+    shutil.rmtree(folder / "1")
+    assert ask({"y": np.ones(1)}) == (
+        1,
+        [
+            f"error: version 1 of model m, which is served, is gone from {folder}",
+            "  try: numlkit down and up serve the version that is there",
+        ],
+    )
+    assert not any((folder / "2").iterdir())
+
+
+@pytest.mark.parametrize("served", ["in an image"], indirect=True)
+def test_golden_of_a_model_in_an_image_is_shown_and_not_written(served):
+    ask, folder = served
+    status, said = ask({"y": np.ones(1)})
+    assert (status, said) == (
+        1,
+        [
+            "error: model m is in an image, which no reference output can be written to",
+            "  try: write it in the repository that it is built from, served with numlkit up "
+            "--models-dir, and build the image again; --dry-run shows the answer",
+        ],
+    )
+    assert ask({"y": np.ones(1)}, "--dry-run") == (0, [])
+    assert not (folder / "1" / "golden.npz").exists()
