@@ -31,7 +31,7 @@ def pack_archive(environment: Environment, out: Path, say: Say, epoch: int) -> P
     elsewhere. A file for ``sha256sum -c`` goes beside it. Its files' time is ``epoch`` (Unix, s).
     """
     target = out / archive_name(environment)
-    lock = environment.folder.with_suffix(".packing.lock")
+    lock = environment.folder.with_name(f"{environment.folder.name}.packing.lock")
     with locked(lock), work_folder(target) as scratch:
         partial = scratch / target.name
         say("packing")

@@ -31,7 +31,7 @@ def clear_cache(cache: Path) -> tuple[list[str], int]:
         for folder in sorted(kind, key=_last_use, reverse=True)[KEPT:]:
             if time.time() - _last_use(folder) < RECENT_S:
                 continue
-            with unless_locked(folder.with_suffix(".lock")) as free:
+            with unless_locked(_lock_of(folder)) as free:
                 if free:
                     facts = [path.lstat() for path in folder.rglob("*") if not path.is_dir()]
                     # A hard link to a file that stays frees nothing.
@@ -45,12 +45,16 @@ def _folders(folder: Path) -> Iterator[Path]:
     """Yield what builds have made: each has its lock beside it, which nobody else makes."""
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
-            if path.is_dir() and not path.is_symlink() and path.with_suffix(".lock").exists():
+            if path.is_dir() and not path.is_symlink() and _lock_of(path).exists():
                 yield path
 
 
 def _last_use(path: Path) -> float:
     # Whoever takes a lock touches it.
     with suppress(FileNotFoundError):
-        return path.with_suffix(".lock").stat().st_mtime
+        return _lock_of(path).stat().st_mtime
     return 0
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")  # a name may have dots

@@ -124,7 +124,7 @@ class Environment:
         return glibc_needed(_files(self.folder))
 
     def make(self, say: Say) -> Environment:
-        lock = self.folder.with_suffix(".lock")
+        lock = self.folder.with_name(f"{self.folder.name}.lock")
         if self.is_made:
             with suppress(OSError):  # in another user's cache
                 os.utime(lock)  # it is used
@@ -137,7 +137,7 @@ class Environment:
 
     def _make(self, say: Say) -> None:
         ensure_private_python(self.interpreter, say)
-        with locked(self.packages.with_suffix(".lock")):
+        with locked(self.packages.with_name(f"{self.packages.name}.lock")):
             if not self.packages.exists():
                 with built_folder(self.packages) as partial:
                     _install_packages(self, partial, say)

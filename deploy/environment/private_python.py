@@ -91,7 +91,7 @@ def _fetch(interpreter: Interpreter, say: Say) -> None:
     folder = interpreter.executable.parents[1]
     if folder.exists():
         return
-    with locked(folder.with_suffix(".lock")):
+    with locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.exists():
             say(f"fetching Python {interpreter.version} from {CHANNEL}")
             with built_folder(folder) as partial:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -155,6 +156,18 @@ def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given):
                  "print(v('typing_extensions'), v('numl_serving'))")  # fmt: skip
     assert listed == "4.16.0 0.1.0"
     scripts_run(made.folder.rename(made.folder.parent / "moved to"))
+
+
+def test_an_environment_with_a_dot_in_its_name_is_made(given):
+    """Its folder and its packages have locks of their own, which are held together."""
+    source = (given.parent / "numl").rename(given.parent / "vision-1.5")
+    planned = plan_environment("serving", source=source, wheels=given)
+    making = threading.Thread(target=planned.make, args=[ignore], daemon=True)
+    making.start()
+    making.join(60)
+    assert planned.is_made
+    for folder in (planned.folder, planned.packages):
+        assert folder.with_name(f"{folder.name}.lock").is_file()
 
 
 def test_modules_in_the_folder_where_a_command_is_typed_are_not_imported(
