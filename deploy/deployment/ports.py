@@ -12,24 +12,25 @@ _FIRST, _LAST, _STEP = 8000, 9000, 10
 
 def is_free(address: str, port: int) -> bool:
     """Return whether a server could listen on ``address``:``port`` now."""
-    family, kind, protocol, _, where = socket.getaddrinfo(
-        address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-    )[0]
-    with socket.socket(family, kind, protocol) as probe:
-        # As servers do: a connection that is still closing does not hold the port.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # As servers do: a connection that is still closing does not hold the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)
-        except PermissionError:
-            cause = f"ports: this user may not listen on port {port}"
-            raise DeploymentError(cause, "use ports from 1024 on (--ports)") from None
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                cause = f"listen: {address!r} is not an address of this host"
-                remedy = "use one that ip address shows, or 0.0.0.0 for all"
-                raise DeploymentError(cause, remedy) from None
+    except PermissionError:
+        cause = f"ports: this user may not listen on port {port}"
+        raise DeploymentError(cause, "use ports from 1024 on (--ports)") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
             return False
+        missing = error.errno == errno.EADDRNOTAVAIL
+        why = " is not an address of this host" if missing else f": {error.strerror}"
+        remedy = "use one that ip address shows, or 0.0.0.0 for all"
+        raise DeploymentError(f"listen: {address!r}{why}", remedy) from None
     return True
 
 

@@ -72,6 +72,7 @@ def server_arguments(
         cache: Whether a model uses Triton's response cache.
         flags: Those that the server is known to understand.
     """
+    http_address = _http_address(http_listen or listen)
     return (
         str(distribution.executable),
         f"--id={identity}",
@@ -79,11 +80,11 @@ def server_arguments(
         f"--backend-directory={distribution.backends}",
         f"--cache-directory={distribution.root / 'caches'}",
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
-        f"--http-address={http_listen or listen}",
+        f"--http-address={http_address}",
         f"--http-port={ports.http}",
-        f"--grpc-address={listen}",
+        f"--grpc-address={_grpc_address(listen)}",
         f"--grpc-port={ports.grpc}",
-        f"--metrics-address={http_listen or listen}",
+        f"--metrics-address={http_address}",
         f"--metrics-port={ports.metrics}",
         *(_COMPLETE if complete else ()),
         *(_CACHE if cache else ()),
@@ -92,6 +93,17 @@ def server_arguments(
         *((f"--{_CLIENT_SHM}=true",) if shared_memory and _CLIENT_SHM in flags else ()),
         *_tls_arguments(tls),
     )
+
+
+# Triton hands an address to libevhtp, or puts a colon and the port behind it for gRPC.
+
+
+def _http_address(address: str) -> str:
+    return f"ipv6:{address}" if ":" in address else address
+
+
+def _grpc_address(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 def image_flags(*, cache: bool = False) -> tuple[str, ...]:

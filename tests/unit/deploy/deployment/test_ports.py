@@ -1,3 +1,5 @@
+import errno
+import os
 import socket
 from pathlib import Path
 
@@ -44,3 +46,27 @@ def test_ports_that_were_not_asked_for_are_a_free_three():
 def test_an_address_that_is_not_this_host_s_is_refused():
     with pytest.raises(DeploymentError, match=r"listen: '203\.0\.113\.7'"):
         choose_ports(Deployment(listen="203.0.113.7"))
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.EADDRNOTAVAIL, "listen: '::7' is not an address of this host"),
+        (errno.EAFNOSUPPORT, "listen: '::7': Address family not supported by protocol"),
+        (errno.EINVAL, "listen: '::7': Invalid argument"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_no_port_that_is_taken(monkeypatch, number, says):
+    def refuse(*_arguments):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(DeploymentError) as caught:
+        is_free("::7", 8001)
+    assert caught.value.cause == says
+    assert caught.value.remedy == "use one that ip address shows, or 0.0.0.0 for all"
+
+
+def test_the_zone_of_an_address_must_be_one_of_this_host():
+    with pytest.raises(DeploymentError, match=r"listen: 'fe80::1%nowhere': "):
+        is_free("fe80::1%nowhere", 8001)

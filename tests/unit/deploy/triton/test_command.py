@@ -50,6 +50,33 @@ def test_the_whole_command_line():
 
 
 @pytest.mark.parametrize(
+    ("listen", "http_listen", "http", "grpc"),
+    [
+        ("::1", None, "ipv6:::1", "[::1]"),
+        ("::", "127.0.0.1", "127.0.0.1", "[::]"),
+        ("10.0.0.5", "fd00::5", "ipv6:fd00::5", "10.0.0.5"),
+    ],
+)
+def test_an_ipv6_address_is_written_as_each_of_tritons_servers_takes_it(
+    listen, http_listen, http, grpc
+):
+    arguments = server_arguments(
+        distribution=TRITON,
+        repository=Path("/models"),
+        listen=listen,
+        ports=Ports(),
+        shm_prefix="p",
+        identity="i",
+        http_listen=http_listen,
+    )
+    assert [argument for argument in arguments if "-address=" in argument] == [
+        f"--http-address={http}",
+        f"--grpc-address={grpc}",
+        f"--metrics-address={http}",
+    ]
+
+
+@pytest.mark.parametrize(
     ("opened", "closed"),
     [
         ("shared_memory", "model-repository,trace,logging"),
