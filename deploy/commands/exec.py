@@ -6,7 +6,6 @@ import argparse
 import os
 import secrets
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from deploy.deployment.options import add_deployment_options, overrides
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import Engine, forget_everything
 from deploy.engines.resolved import Resolved
-from deploy.host.cli import Parser, end_in_order, make_parser, run
+from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
 from numl_job.command import FAILED, Remains, Signals, refused
@@ -39,7 +38,6 @@ def parser() -> Parser:
 
 
 def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -> int:
-    end_in_order(signal.SIGTERM, signal.SIGHUP)
     try:
         job = Job.of(options, words)
     except JobError as error:

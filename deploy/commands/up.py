@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import signal
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from deploy.engines.farm import Farm, await_servers, start_farm
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.batch.settings import load_settings
-from deploy.host.cli import Parser, end_in_order, make_parser, run
+from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import count_to, for_this_user, quote
 from deploy.host.console import Console, Say, counted
 from deploy.host.errors import DeploymentError, LaunchError, ModelError
@@ -53,8 +52,6 @@ def add_verify_option(flags: Parser) -> None:
 
 
 def _up(options: argparse.Namespace, console: Console) -> int:
-    # What this launch has made is taken down. A shell that exits sends the last one twice.
-    end_in_order(signal.SIGTERM, signal.SIGHUP)
     if options.engine not in (None, "auto", *get_args(EngineName)):
         return _up_farm(options, console)
     if options.servers is not None:

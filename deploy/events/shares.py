@@ -29,7 +29,7 @@ from deploy.events.inference import Failure
 from deploy.host.batch.jobs import BatchSystem, Job, Task, watch
 from deploy.host.batch.settings import SYSTEMS, BatchSettings
 from deploy.host.console import Say, counted
-from deploy.host.errors import ClientError
+from deploy.host.errors import ClientError, Ended
 from deploy.host.files import nobody_at_work, remove_folder, write_atomically
 
 _BATCH, _RUN, _LOCK = "batch", "run.json", ".lock"
@@ -163,6 +163,8 @@ class _Run:
                 there = {entry.name for entry in os.scandir(self._campaign.folder)}
                 self._state.done = sum(record_name(path) in there for path in self._campaign.files)
                 self._progress(self._state, _in_words(tasks))
+        except Ended:  # whoever logs out finds them again
+            raise
         except KeyboardInterrupt:
             system.cancel(name)
             self._say(f"job {name} is cancelled")

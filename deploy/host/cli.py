@@ -12,7 +12,7 @@ from typing import NoReturn
 from deploy.host.command_line import INTERRUPTED as INTERRUPTED
 from deploy.host.command_line import Parser as Parser
 from deploy.host.console import Console
-from deploy.host.errors import DeploymentError, KitError
+from deploy.host.errors import DeploymentError, Ended, KitError
 from deploy.host.paths import DEFAULT_NAME, cache_folder, state_folder
 
 Command = Callable[[argparse.Namespace, Console], int]
@@ -31,12 +31,17 @@ def make_parser(command: str, description: str, *, deployment: bool = True) -> P
 
 
 def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | None = None) -> int:
-    """Run ``command``; return 0, 1 for an error, 2 for incorrect usage, 130 after an interrupt."""
+    """Run ``command``; return 0, 1 for an error, 2 for incorrect usage, 128 and a signal's number.
+
+    Like Ctrl-C, SIGTERM and SIGHUP end it in order: programs that it runs, such as pip, would go on
+    without it.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     options = parser().parse_args(argv)
     options.words = sys.argv[1:] if argv is None else argv
     mode = "json" if options.json else "quiet" if options.quiet else "normal"
     console = Console(mode)  # type: ignore[arg-type]
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: command(options, console), console)
 
 
@@ -50,9 +55,9 @@ def carry_out(work: Callable[[], int], console: Console) -> int:
     except KitError as error:
         console.error(error)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         console.error(interrupted())
-        return INTERRUPTED
+        return 128 + interrupt.number if isinstance(interrupt, Ended) else INTERRUPTED
     except BrokenPipeError:
         # The reader of the output has gone (| head): not an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -65,13 +70,14 @@ def carry_out(work: Callable[[], int], console: Console) -> int:
 def end_in_order(*signals: int) -> None:
     """Have the first of these signals end the command as Ctrl-C does, and the next ones ignored.
 
-    So nothing interrupts the clean-up. What is ignored already, as under nohup, stays ignored.
+    So nothing interrupts the clean-up: a shell that exits sends SIGHUP twice. What is ignored
+    already, as under nohup, stays ignored.
     """
 
-    def end(_number: int, _frame: object) -> NoReturn:
+    def end(number: int, _frame: object) -> NoReturn:
         for each in signals:
             signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        raise Ended(number)
 
     for each in signals:
         if signal.getsignal(each) is not signal.SIG_IGN:

@@ -86,3 +86,11 @@ def _shortened(text: str) -> str:
     if len(text) <= _SHOWN:
         return text
     return f"{text[: _SHOWN // 2]} [...] {text[-_SHOWN // 2 :]}"
+
+
+class Ended(KeyboardInterrupt):
+    """The command is to end as after Ctrl-C; ``number`` is the signal's that says so."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number

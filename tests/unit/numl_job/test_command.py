@@ -161,7 +161,7 @@ def test_an_interrupted_start_leaves_nothing(failing, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "launch", launch)
     log = tmp_path / "kept.log"
-    assert module.main(["--log", str(log), "--", "true"]) == 130
+    assert module.main(["--log", str(log), "--", "true"]) == 128 + signal.SIGTERM
     assert log.read_text() == "starting\n"
     assert not list(failing.iterdir())
 

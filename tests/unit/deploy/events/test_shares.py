@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from deploy.events.shares import Campaign, preview, run_campaign
 from deploy.host.batch.jobs import Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
-from deploy.host.errors import ClientError, KitError
+from deploy.host.errors import ClientError, Ended, KitError
 
 
 class Fake(Slurm):
@@ -112,6 +113,25 @@ def test_the_cause_is_the_task_s_own_word_or_the_batch_system_s(farm, log, stuck
     campaign, system = farm(jobs=1, a=log)
     system.states = [{0: Task(False, stuck)}, {}] * 3
     assert run_campaign(campaign).left[0].reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("comes", "cancelled"),
+    [(KeyboardInterrupt(), 1), (Ended(signal.SIGTERM), 0), (Ended(signal.SIGHUP), 0)],
+)
+def test_only_ctrl_c_cancels_the_jobs_and_who_logs_out_finds_them_again(
+    farm, monkeypatch, comes, cancelled
+):
+    def active(name):
+        raise comes
+
+    campaign, system = farm()
+    ended: list[str] = []
+    monkeypatch.setattr(system, "active", active)
+    monkeypatch.setattr(system, "cancel", ended.append)
+    with pytest.raises(type(comes)):
+        run_campaign(campaign)
+    assert len(ended) == cancelled
 
 
 def test_a_second_run_submits_nothing_and_a_preview_shows_nothing(farm):

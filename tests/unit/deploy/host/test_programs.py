@@ -1,6 +1,8 @@
 """Programs that a build runs: their reasons in one line, and no survivors."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -67,3 +69,27 @@ def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path):
             return True
 
     until(dead, "the end of the program's child")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_command_leaves_no_program_running(number, tmp_path):
+    """Here ``numlkit lock`` and its pip, which waits for an index that never answers."""
+    (tmp_path / "requirements.in").write_text("vision\n")
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        index.settimeout(60)
+        url = f"http://127.0.0.1:{index.getsockname()[1]}/simple"
+        settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": url, "no_proxy": "127.0.0.1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.main", "lock", str(tmp_path)], cwd=CHECKOUT,
+            env={**os.environ, **settings}, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        asking, _ = index.accept()
+        with asking:
+            asking.settimeout(60)
+            assert asking.recv(1 << 16)
+            process.send_signal(number)
+            assert process.wait(60) == 128 + number
+            assert asking.recv(1 << 16) == b"", "pip has ended"
+    assert process.stderr is not None
+    with process.stderr as said:
+        assert "error: interrupted\n" in said.read()
