@@ -4,7 +4,9 @@ They speak HTTP/2 by hand, since no library sends a request by half.
 """
 
 import asyncio
+import gzip
 import resource
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +16,7 @@ from pathlib import Path
 from tests.backend import INFER
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_DATA, _HEADERS, _RESET, _SETTINGS = 0, 1, 3, 4
 _END_HEADERS, _END_STREAM = 4, 1
 _INITIAL_WINDOW = 4
 _LARGEST_FRAME = 1 << 14
@@ -25,16 +27,16 @@ def _frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
     return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
 
 
-def _headers(pairs: dict[str, str]) -> bytes:
+def _headers(*pairs: tuple[str, str]) -> bytes:
     """Literal header fields, with neither index nor compression (RFC 7541, 6.2.2)."""
     block = b""
-    for name, value in pairs.items():
+    for name, value in pairs:
         assert max(len(name), len(value)) < 127
         block += b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
     return block
 
 
-def _begin(window: int = (1 << 16) - 1) -> bytes:
+def _begin(*more: tuple[str, str], window: int = (1 << 16) - 1) -> bytes:
     """Preface, settings and the headers of an inference, on stream 1."""
     setting = _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big")
     head = {
@@ -48,13 +50,36 @@ def _begin(window: int = (1 << 16) - 1) -> bytes:
     return (
         _PREFACE
         + _frame(_SETTINGS, 0, 0, setting)
-        + _frame(_HEADERS, _END_HEADERS, 1, _headers(head))
+        + _frame(_HEADERS, _END_HEADERS, 1, _headers(*head.items(), *more))
     )
 
 
-def _message(body: bytes) -> bytes:
+def _message(body: bytes, *, compressed: bool = False) -> bytes:
     """A gRPC message."""
-    return b"\0" + len(body).to_bytes(4, "big") + body
+    return bytes([compressed]) + len(body).to_bytes(4, "big") + body
+
+
+def ask_compressed(port: int, authority: Path, *encodings: str) -> None:
+    """Ask for an inference with a message in gzip, and wait until the stream has ended.
+
+    Args:
+        encodings: A field ``grpc-encoding`` each, in this order: no library sends two.
+    """
+    trusted = ssl.create_default_context(cafile=str(authority))
+    trusted.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), 30) as opened,
+        trusted.wrap_socket(opened, server_hostname="127.0.0.1") as client,
+        client.makefile("rb") as said,
+    ):
+        body = _message(gzip.compress(b"event"), compressed=True)
+        begun = _begin(*(("grpc-encoding", encoding) for encoding in encodings))
+        client.sendall(begun + _frame(_DATA, _END_STREAM, 1, body))
+        kind = flags = 0
+        while not (kind == _RESET or (kind in (_DATA, _HEADERS) and flags & _END_STREAM)):
+            head = said.read(9)
+            kind, flags = head[3], head[4]
+            said.read(int.from_bytes(head[:3], "big"))
 
 
 @dataclass(frozen=True)

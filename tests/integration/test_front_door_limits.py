@@ -4,8 +4,10 @@
 """
 
 import asyncio
+import http.client
 import os
-from contextlib import ExitStack
+import ssl
+from contextlib import ExitStack, closing
 from functools import partial
 
 import grpc
@@ -15,7 +17,7 @@ from tests.asking import Clients, asked, backends, trusting
 from tests.backend import INFER
 from tests.certificates import Authority
 from tests.chart import Site
-from tests.crowd import half_sent, idle, slow_readers
+from tests.crowd import ask_compressed, half_sent, idle, slow_readers
 from tests.doors import envoy, haproxy
 from tests.kit import until
 
@@ -31,12 +33,17 @@ CROWDS = {
 SMALL = {"resources": {"limits": {"memory": "1Gi" if WHOLE else "384Mi"}}}
 
 
+@pytest.fixture(scope="module")
+def servers():
+    with backends(2, 0.005) as started:
+        yield started
+
+
 @pytest.fixture(scope="module", params=["haproxy", "envoy"])
-def door(request, tmp_path_factory):
+def door(request, servers, tmp_path_factory):
     folder = tmp_path_factory.mktemp("door")
     authority = Authority(folder, "site")
     with ExitStack() as stack:
-        servers = stack.enter_context(backends(2, 0.005))
         if request.param == "haproxy":
             yield stack.enter_context(haproxy(folder, servers, authority))
         else:
@@ -63,6 +70,26 @@ def test_a_crowd_costs_others_no_request_and_the_door_no_memory_beyond_its_limit
     print(f"memory at most {max(most) >> 20} MiB")
     assert (dict(clients.failed), len(clients.took)) == ({}, REQUESTS)
     assert max(most) < door.limit
+
+
+@pytest.mark.parametrize(
+    "encodings", [("identity", "gzip"), ("gzip", "identity"), ("identity, gzip",)], ids=str
+)
+def test_a_second_grpc_encoding_does_not_hide_the_first(door, servers, encodings):
+    before = asked(servers)
+    ask_compressed(door.port, door.authority.file, *encodings)
+    assert asked(servers) == before
+
+
+def test_a_second_length_of_the_json_does_not_hide_the_first(door):
+    trusted = ssl.create_default_context(cafile=door.authority.file)
+    with closing(http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted)) as client:
+        client.putrequest("POST", "/v2/models/nugraph3/infer")
+        for length in ("99999", "4"):
+            client.putheader("Inference-Header-Content-Length", length)
+        client.putheader("Content-Length", "4")
+        client.endheaders(b"{}  ")
+        assert client.getresponse().status == http.client.FORBIDDEN
 
 
 def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
