@@ -10,7 +10,7 @@ import re
 import shutil
 import tarfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,12 @@ from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, marks_of
 
-_FACTS = "facts.json"
+_FACTS = "facts-2.json"  # those of an older kit may name a Python that is none
 _GZIP, _USTAR, _USTAR_AT = b"\x1f\x8b", b"ustar", 257
 _LIBPYTHON = re.compile(r"lib/libpython(\d+\.\d+)\.so\.\d+\.\d+")
 _STDLIB = re.compile(r"lib/python(\d+\.\d+)(?:/.*)?")
 _NUMPY = re.compile(
-    r"lib/python\d+\.\d+/site-packages/numpy-(\d[^-/]*?)(?:\.dist-info|-[^/]*\.egg-info)(?:/.*)?"
+    r"lib/python(\d+\.\d+)/site-packages/numpy-(\d[^-/]*?)(?:\.dist-info|-[^/]*\.egg-info)(?:/.*)?"
 )
 _SCRIPTS = "etc/conda/activate.d/"
 _REPACK = "pack it with conda-pack: conda-pack --name ENVIRONMENT --output environment.tar.gz"
@@ -136,15 +136,15 @@ def _look_into_folder(path: Path) -> GivenEnvironment:
     found += [*library.glob("python3.*"), *library.glob("python3.*/site-packages/numpy-*")]
     names = [str(p.relative_to(path)) for p in found if p.exists()]
     marker = path / MARKER
-    libpython = next((path / name for name in names if _LIBPYTHON.fullmatch(name)), None)
+    libraries = {m[1]: path / name for name in names if (m := _LIBPYTHON.fullmatch(name))}
     digest = _digest(marker.read_bytes()) if marker.is_file() else None
-    return _facts(path, names, packed=False, libpython=libpython, digest=digest)
+    return _facts(path, names, libraries, packed=False, digest=digest)
 
 
 def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment:
     """Read an archive to the end; copy its libpython to ``folder``, which becomes ``kept``."""
     names: list[str] = []
-    libpython: Path | None = None
+    libraries: dict[str, Path] = {}
     digest, size = None, 0
     try:
         with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
@@ -156,32 +156,41 @@ def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment
                     continue
                 content = tar.extractfile(member)
                 assert content is not None
-                if _LIBPYTHON.fullmatch(name):
-                    libpython = kept / Path(name).name
-                    with (folder / libpython.name).open("wb") as copy:
+                if (match := _LIBPYTHON.fullmatch(name)) is not None:
+                    libraries[match[1]] = kept / Path(name).name
+                    with (folder / Path(name).name).open("wb") as copy:
                         shutil.copyfileobj(content, copy)
                 elif name == MARKER:
                     digest = _digest(content.read())
     except (tarfile.TarError, EOFError, zlib.error) as error:
         cause = f"execution environment {path} is cut off or damaged: {error}"
         raise EnvironmentSetupError(cause, "copy or pack it again and compare its sha256") from None
-    return _facts(path, names, packed=True, libpython=libpython, digest=digest, unpacked_bytes=size)
+    return _facts(path, names, libraries, packed=True, digest=digest, unpacked_bytes=size)
 
 
-def _facts(path: Path, names: Iterable[str], **others: Any) -> GivenEnvironment:
-    """Return what the file names reveal, and ``others``."""
+def _facts(
+    path: Path, names: Iterable[str], libraries: Mapping[str, Path], **others: Any
+) -> GivenEnvironment:
+    """Return what the file names reveal, and ``others``; ``libraries`` are the libpythons."""
     found = set(names)
-    python = next((m[1] for name in found if (m := _STDLIB.fullmatch(name))), None)
-    numpy = next((m[1] for name in found if (m := _NUMPY.fullmatch(name))), None)
+    pythons = {m[1] for name in found if (m := _STDLIB.fullmatch(name))}
+    # Conda has a link lib/python3.1, to python3.11; an older Python may have left its folder.
+    python = max(pythons, key=lambda each: (each in libraries, *_numbers(each)), default=None)
+    numpies = sorted(m[2] for name in found if (m := _NUMPY.fullmatch(name)) and m[1] == python)
     return GivenEnvironment(
         path=path,
         activates="bin/activate" in found,
         scripts=any(name.startswith(_SCRIPTS) and name != _SCRIPTS for name in found),
         python=python,
-        numpy=numpy,
+        numpy=numpies[0] if numpies else None,
+        libpython=libraries.get(python or ""),
         virtual="pyvenv.cfg" in found,
         **others,
     )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def _digest(marker: bytes) -> str | None:

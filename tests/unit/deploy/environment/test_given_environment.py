@@ -63,6 +63,27 @@ def test_a_folder_tells_the_same(tmp_path):
     usable(given)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+def test_condas_link_python3_1_is_not_taken_for_its_python(tmp_path, shared, packed):
+    """Nor is a folder that an older Python has left, with its numpy, whatever comes first."""
+    left = ["lib/python3.9/os.py", "lib/python3.9/site-packages/numpy-2.0.2.dist-info/RECORD"]
+    names = [*left, *(name for name in ENVIRONMENT if shared or "libpython" not in name)]
+    for name in names:
+        path = tmp_path / "env" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (tmp_path / "env" / "lib" / "python3.1").symlink_to("python3.10")
+    path = tmp_path / "env"
+    if packed:
+        path = tmp_path / "env.tar"
+        with tarfile.open(path, "w") as tar:
+            tar.add(tmp_path / "env", arcname="")
+    given = look_into(path, tmp_path / "cache")
+    assert (given.python, given.numpy) == ("3.10", "1.26.4")
+    assert (given.libpython is not None) is shared
+
+
 def test_the_kits_own_is_known_by_its_digest(tmp_path):
     (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc", "python": "3.11.7"}')
     assert look_into(tmp_path, tmp_path / "cache", quiet).digest == "abc"
