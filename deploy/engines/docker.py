@@ -234,14 +234,15 @@ class DockerEngine(ContainerEngine):
         """Also check that the server in the container can read what it needs."""
         super().prepare(say)
         if os.getuid() == 0:
-            for file in self._shown():
-                if not readable_in_image(file):
-                    user, path = "the server's user in the container", shlex.quote(str(file))
-                    cause = f"{file} cannot be read by {user} (1000, group 0)"
-                    raise DeploymentError(cause, f"chgrp 0 {path}; chmod g+r {path}")
+            closed = [str(file) for file in self._shown() if not readable_in_image(file)]
+            if closed:
+                user, paths = "the server's user in the container", shlex.join(closed)
+                cause = f"{', '.join(closed)} cannot be read by {user} (1000, group 0)"
+                raise DeploymentError(cause, f"chgrp 0 {paths}; chmod g+r {paths}")
 
     def _shown(self) -> list[Path]:
-        shown = [path for model in self.resolved.site for path in model.files.values()]
+        # The kit's own as well: a clone has them as the umask then was.
+        shown = [path for model in self.models() for path in model.copies.values()]
         shown += self.resolved.site_environments
         if self.resolved.uses_archive:
             shown.append(self.resolved.archive)

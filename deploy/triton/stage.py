@@ -110,6 +110,19 @@ def write_models(models: Sequence[StagedModel], folder: Path) -> None:
                 (copy.parent / NO_BYTECODE).touch()
         if model.stub is not None:
             write_stub(model.stub, target)
+        _open_to_all(target)
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let others enter what root's umask may have closed: its server runs as another user.
+
+    Files keep the permissions that they were copied with; some are nobody else's business.
+    """
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o755)
+        elif path.name == NO_BYTECODE:
+            path.chmod(0o644)
 
 
 def write_templates(models: Sequence[StagedModel], folder: Path) -> None:

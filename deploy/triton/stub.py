@@ -74,6 +74,6 @@ def write_stub(stub: StubFiles, folder: Path) -> None:
         # It may be a link to someone else's file.
         copy.unlink(missing_ok=True)
         shutil.copyfile(source, copy)
-    target.chmod(0o755)
+        copy.chmod(0o755)  # whatever the umask: root's server runs as another user
     # Keep the search path that it came with.
     set_search_path(target, ":".join(filter(None, ("$ORIGIN", search_path(target)))))

@@ -5,6 +5,7 @@ The engines here have an image that is only said to be there, and archives that 
 
 import json
 import os
+import shutil
 from typing import Any
 
 import psutil
@@ -12,7 +13,7 @@ import pytest
 
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
-from deploy.engines import resolved
+from deploy.engines import base, resolved
 from deploy.engines.apptainer import ApptainerEngine
 from deploy.engines.container import ContainerEngine, ImageInUse, image_in_use
 from deploy.engines.docker import DockerEngine
@@ -21,7 +22,7 @@ from deploy.engines.instance import instance_command
 from deploy.engines.resolved import Resolved
 from deploy.environment.serving import serving_digest
 from deploy.host.errors import DeploymentError, EnvironmentSetupError, KitError, LaunchError
-from deploy.host.paths import ENVIRONMENT_SOURCE
+from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
 from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive, write_model
@@ -269,16 +270,27 @@ def test_what_is_extracted_must_fit_onto_the_disk_with_apptainer():
     Apptainer(wanted()).require_room(1)
 
 
-def test_root_is_told_of_files_that_the_server_may_not_read(home, monkeypatch):
+@pytest.mark.parametrize("kits", [False, True])
+def test_root_is_told_of_files_that_the_server_may_not_read(home, monkeypatch, kits):
     monkeypatch.setattr(os, "getuid", lambda: 0)
     secret = write_model(home / "site", "m") / "model.py"
-    secret.chmod(0o600)
-    engine = Docker(wanted(env="unpacked", models_dir=home / "site", models=("m",)))
+    settings: dict[str, Any] = {"models_dir": home / "site", "models": ("m",)}
+    if kits:
+        clone = shutil.copytree(MODEL_REPOSITORY / "nugraph3", home / "clone" / "nugraph3").parent
+        monkeypatch.setattr(base, "MODEL_REPOSITORY", clone)
+        secret, settings = clone / "nugraph3/1/weights.safetensors", {"models": ("nugraph3",)}
+    also = secret.with_name("model.json" if kits else "more names")
+    also.touch()
+    for file in (secret, also):
+        file.chmod(0o600)
+    engine = Docker(wanted(env="unpacked", **settings))
     with pytest.raises(DeploymentError) as caught:
         engine.prepare(lambda _text: None)
     assert caught.value.cause == (
-        f"{secret} cannot be read by the server's user in the container (1000, group 0)"
+        f"{secret}, {also} cannot be read by the server's user in the container (1000, group 0)"
     )
+    quoted = f"{secret} '{also}'" if not kits else f"{secret} {also}"
+    assert caught.value.remedy == f"chgrp 0 {quoted}; chmod g+r {quoted}"
 
 
 @pytest.mark.parametrize(

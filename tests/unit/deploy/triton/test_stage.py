@@ -1,3 +1,4 @@
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -298,6 +299,25 @@ def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(t
     ]
     config = read_config(target / "nugraph3" / "config.pbtxt")
     assert [output.name for output in config.output] == [t.name for t in TRACKED_CARD.outputs]
+
+
+def test_what_is_staged_can_be_entered_whatever_the_umask(tmp_path):
+    version = _model(tmp_path / "tracked")
+    (version / "weights.safetensors").chmod(0o600)
+    planned = plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {})
+    (model,) = planned
+    copies = {**model.copies, "1/tools/labels.py": version / "model.py"}
+    before = os.umask(0o077)
+    try:
+        stage([replace(model, copies=copies)], tmp_path / "state" / "staged")
+    finally:
+        os.umask(before)
+    staged = tmp_path / "state" / "staged"
+    modes = {str(p.relative_to(staged)): p.stat().st_mode & 0o777 for p in staged.rglob("*")}
+    assert {name: mode for name, mode in modes.items() if mode not in (0o644, 0o755)} == {
+        "nugraph3/1/weights.safetensors": 0o600  # as its owner has it
+    }
+    assert staged.stat().st_mode & 0o777 == 0o755
 
 
 def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path):

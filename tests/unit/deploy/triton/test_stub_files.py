@@ -1,5 +1,6 @@
 """The stub beside a model: told apart by its Python, and written so that it starts alone."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -43,10 +44,14 @@ def test_it_is_written_with_its_libraries_and_finds_them_first(program, tmp_path
     target = tmp_path / "model"
     target.mkdir()
     (target / libpython.name).symlink_to(theirs)
-    write_stub(StubFiles(program, (libpython,)), target)
+    umask = os.umask(0o077)
+    try:
+        write_stub(StubFiles(program, (libpython,)), target)
+    finally:
+        os.umask(umask)
     assert sorted(path.name for path in target.iterdir()) == [libpython.name, STUB]
     assert search_path(target / STUB) == "$ORIGIN:/theirs"
-    assert (target / STUB).stat().st_mode & 0o777 == 0o755
+    assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o755}
     assert (target / libpython.name).read_text() == "library"
     assert (program.stat(), program.read_bytes()) == before
     assert theirs.read_text() == "of a site", "what is theirs is left alone"
