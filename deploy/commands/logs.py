@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from deploy.deployment.state import DeploymentFolder
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, NotRunningError
+
+_PAUSE_S = 0.2
 
 
 def parser() -> Parser:
@@ -53,19 +58,39 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
 
 
 def _follow(path: Path, offset: int, console: Console) -> None:
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        begun = b""
-        try:
-            while True:
-                begun += stream.readline()
-                if begun.endswith(b"\n"):
-                    console.log_line(begun.removesuffix(b"\n"))
-                    begun = b""
-                else:
-                    time.sleep(0.2)
-        except KeyboardInterrupt:
-            return
+    with suppress(KeyboardInterrupt):
+        while True:
+            with suppress(FileNotFoundError), path.open("rb") as stream:
+                stream.seek(offset)
+                _show_lines(path, stream, console)
+            offset = 0
+            time.sleep(_PAUSE_S)
+
+
+def _show_lines(path: Path, stream: BinaryIO, console: Console) -> None:
+    """Show each line once it is whole, until a server that is started again begins anew."""
+    begun = b""
+    while True:
+        begun += stream.readline()
+        if begun.endswith(b"\n"):
+            console.log_line(begun.removesuffix(b"\n"))
+            begun = b""
+        elif _begins_anew(path, stream):
+            break
+        else:
+            time.sleep(_PAUSE_S)
+    if begun:
+        console.log_line(begun)
+
+
+def _begins_anew(path: Path, stream: BinaryIO) -> bool:
+    """Return whether the log has been emptied, or is another file."""
+    try:
+        now = path.stat()
+    except FileNotFoundError:
+        return False
+    same = os.path.samestat(now, os.fstat(stream.fileno()))
+    return not same or now.st_size < stream.tell()
 
 
 main = partial(run, _logs, parser)
