@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.keys import new_key, write_key
 
 _PROGRAM = """#!{python}
 import json, pathlib, sys
@@ -46,8 +46,7 @@ class Cosign:
         program.chmod(0o755)
         patch.setenv("PATH", str(folder), prepend=":")
         found = cls(folder)
-        pem = generate_private_key(SECP256R1()).public_key()
-        found.key.write_bytes(pem.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+        write_key(new_key(), found.key)
         found.refuse({})
         return found
 

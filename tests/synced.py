@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import shutil
 import subprocess
@@ -12,14 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    SECP256R1,
-    EllipticCurvePrivateKey,
-    generate_private_key,
-)
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from deploy.environment.agent import agent_folder
 from deploy.environment.environment import Environment, plan_environment
@@ -35,6 +27,8 @@ from numl_formats.repository import DATA_FILES
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
 from tests.bucket import BUCKET, S3
+from tests.environments import ignore
+from tests.keys import sign
 
 MODELS = ("nugraph2_cpu", "nugraph3")
 
@@ -77,13 +71,9 @@ class House:
 
 def make_house(folder: Path) -> House:
     """Make two versions of all models in a folder; 1 is the one in this repository."""
-
-    def say(_line: str) -> None:
-        pass
-
-    environment = plan_environment("serving").make(say)
+    environment = plan_environment("serving").make(ignore)
     release = find_release("24.10")
-    distribution = ensure_distribution(release, environment.interpreter.short_version, say)
+    distribution = ensure_distribution(release, environment.interpreter.short_version, ignore)
     versions = {number: folder / f"version-{number}" for number in (1, 2)}
     for number, place in versions.items():
         for model in MODELS:
@@ -97,23 +87,7 @@ def make_house(folder: Path) -> House:
     settings = LaunchSettings(environment.folder, {}, 1)
     templates = folder / "templates"
     write_templates(plan_models(MODEL_REPOSITORY, MODELS, settings, {}), templates)
-    return House(environment, distribution, agent_folder(environment, say), templates, versions)
-
-
-def sign(key: EllipticCurvePrivateKey, content: bytes) -> bytes:
-    """Return what ``cosign sign-blob`` writes."""
-    return base64.b64encode(key.sign(content, ECDSA(SHA256())))
-
-
-def write_key(key: EllipticCurvePrivateKey, path: Path) -> Path:
-    """Write its public half, as cosign does."""
-    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    path.write_bytes(pem)
-    return path
-
-
-def new_key() -> EllipticCurvePrivateKey:
-    return generate_private_key(SECP256R1())
+    return House(environment, distribution, agent_folder(environment, ignore), templates, versions)
 
 
 @dataclass

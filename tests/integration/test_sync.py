@@ -16,9 +16,10 @@ from numl_formats.repository import DATA_FILES
 from tests.bucket import seaweedfs
 from tests.certificates import Authority
 from tests.commands import run_command
+from tests.keys import new_key, write_key
 from tests.kit import until
 from tests.proxy import Proxy
-from tests.synced import MODELS, House, Publisher, make_house, new_key, write_key
+from tests.synced import MODELS, House, Publisher, make_house
 from tests.syncing import POLL_S, Load, Polling, Sync
 
 OUTAGE_S = 5 * POLL_S

@@ -8,9 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.artefacts.cosign import (
     PROVENANCE,
@@ -25,6 +22,7 @@ from deploy.artefacts.keys import read_signer, verifier
 from deploy.artefacts.reference import parse_reference
 from deploy.host.errors import SignatureError
 from tests.cosign import Cosign
+from tests.keys import new_key, sign, write_key
 
 REFERENCE = parse_reference(f"registry.example.org/lab/numl@sha256:{'ab' * 32}")
 SIGNED = Signed("prod", "one", 3, datetime(2026, 11, 23, 2, 27, tzinfo=timezone.utc))
@@ -147,13 +145,11 @@ def test_what_never_ends_is_no_public_key(tmp_path):
 def test_a_signature_is_of_one_key_and_one_content(tmp_path):
     signers = []
     for name in ("ours", "others"):
-        private = generate_private_key(SECP256R1())
-        pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        (tmp_path / name).write_bytes(pem)
-        signers.append((private, read_signer(tmp_path / name)))
+        private = new_key()
+        signers.append((private, read_signer(write_key(private, tmp_path / name))))
     (ours, signer), (others, _) = signers
     content = b"a statement"
-    signed = [base64.b64encode(key.sign(content, ECDSA(SHA256()))) for key in (ours, others)]
+    signed = [sign(key, content) for key in (ours, others)]
     assert [verifier(signer)(content, each) for each in signed] == [True, False]
     assert verifier(signer)(content, signed[0] + b"\n")
     for wrong in (b"", b"?", b"\xff", signed[0][:-8], base64.b64encode(b"x")):

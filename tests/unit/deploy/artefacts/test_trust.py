@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from deploy.artefacts.keys import Signer, read_signer
 from deploy.artefacts.seen import memory_of
@@ -18,6 +16,7 @@ from deploy.host.errors import SignatureError
 from numl_formats.published import Image, Published, Release, published_release, rolled_back
 from numl_formats.statement import NAME, statement
 from numl_formats.trust import signature_path
+from tests.keys import new_key, sign, write_key
 
 NOW = datetime.now(timezone.utc).replace(microsecond=0)
 
@@ -47,18 +46,15 @@ class Publisher:
         file = self.place / signature_path(content)
         file.parent.mkdir(exist_ok=True)
         if signed:
-            file.write_bytes(base64.b64encode(self.key.sign(content, ec.ECDSA(SHA256()))) + b"\n")
+            file.write_bytes(sign(self.key, content) + b"\n")
         (self.place / NAME).write_bytes(content)
         return published
 
 
 def make_publisher(folder: Path, name: str = "ours") -> Publisher:
-    place, key = folder / "place", ec.generate_private_key(ec.SECP256R1())
+    place, key = folder / "place", new_key()
     place.mkdir(exist_ok=True)
-    public = folder / f"{name}.pub"
-    form = PublicFormat.SubjectPublicKeyInfo
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, form))
-    return Publisher(place, key, read_signer(public))
+    return Publisher(place, key, read_signer(write_key(key, folder / f"{name}.pub")))
 
 
 @pytest.fixture
@@ -133,7 +129,5 @@ def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher):
 
 def test_a_key_of_another_kind_is_named(publisher, tmp_path):
     publisher.publish("a" * 64)
-    key = ec.generate_private_key(ec.SECP384R1()).public_key()
-    file = tmp_path / "p384.pub"
-    file.write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    refused(publisher, "is not a key of cosign's", read_signer(file))
+    key = write_key(ec.generate_private_key(ec.SECP384R1()), tmp_path / "p384.pub")
+    refused(publisher, "is not a key of cosign's", read_signer(key))

@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    SECP256R1,
-    EllipticCurvePrivateKey,
-    generate_private_key,
-)
-from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
-    PublicFormat,
     load_pem_private_key,
 )
 
 from deploy.artefacts.keys import Signer, read_signer
+from tests.keys import new_key, sign, write_key
 
 
 def pair(folder: Path, name: str) -> Path:
     """Make a key pair; return the private key's file."""
-    private = generate_private_key(SECP256R1())
+    private, path = new_key(), folder / f"{name}.key"
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / f"{name}.key").write_bytes(pem)
-    pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (folder / f"{name}.pub").write_bytes(pem)
-    return folder / f"{name}.key"
+    path.write_bytes(pem)
+    write_key(private, path.with_suffix(".pub"))
+    return path
 
 
 def public(key: Path) -> Signer:
@@ -43,7 +35,7 @@ def public(key: Path) -> Signer:
 def sign_bytes(content: bytes, key: Path) -> bytes:
     private = load_pem_private_key(key.read_bytes(), None)
     assert isinstance(private, EllipticCurvePrivateKey)
-    return base64.b64encode(private.sign(content, ECDSA(SHA256())))
+    return sign(private, content)
 
 
 @contextmanager
