@@ -10,15 +10,15 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tritonclient.http as triton_http
 
-from deploy.triton.command import server_arguments, server_environment
 from numl_formats.golden import difference
 from tests.bucket import READER
+from tests.by_hand import triton
 from tests.inputs import inputs_of
 from tests.kit import SOON_S, free_ports, until
 from tests.synced import MODELS, House
@@ -104,7 +104,7 @@ class Polling:
     repository: Path
     log: Path
     http: int = field(default_factory=lambda: free_ports().http)
-    process: subprocess.Popen[bytes] | None = None
+    _running: ExitStack = field(default_factory=ExitStack)
 
     @property
     def url(self) -> str:
@@ -112,24 +112,14 @@ class Polling:
 
     def start(self) -> None:
         self.repository.mkdir(parents=True, exist_ok=True)
-        ports = free_ports().model_copy(update={"http": self.http})
-        distribution = self.house.distribution
-        command = server_arguments(
-            distribution=distribution, repository=self.repository, listen="127.0.0.1", ports=ports,
-            shm_prefix=f"numlkit-test-sync-{self.http}-", identity="sync",
-        )  # fmt: skip
-        variables = server_environment(
-            distribution=distribution, libpython=self.house.environment.libpython,
-            threads=1, inherited=os.environ, devices={},
-        )  # fmt: skip
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
+        python, distribution = self.house.environment.libpython, self.house.distribution
+        self._running.enter_context(
+            triton(distribution, self.repository, self.log, http=self.http, libpython=python)
+        )
         until(lambda: self.answers("/v2/health/live"), "the server lives")
 
     def stop(self) -> None:
-        assert self.process is not None
-        self.process.terminate()
-        self.process.wait(timeout=SOON_S)
+        self._running.close()
 
     def answers(self, path: str) -> bool:
         try:

@@ -7,13 +7,10 @@ They are kept in the user's own cache.
 import json
 import os
 import shutil
-import signal
 import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,13 +28,14 @@ from deploy.environment.lock import Flavour
 from deploy.host.errors import ServerAwayError
 from deploy.host.files import sha256_of
 from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
-from deploy.triton.command import server_arguments, server_environment
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
 from deploy.triton.stage import VERSION
+from tests.by_hand import triton
 from tests.commands import run_command
-from tests.kit import NUMLKIT, free_ports, open_to_all
+from tests.environments import ignore
+from tests.kit import NUMLKIT, open_to_all
 
 EPOCH = 1_700_000_000
 NOBODY = 65534
@@ -49,10 +47,6 @@ NUGRAPH = (
 )
 
 
-def say(_text: str) -> None:
-    pass
-
-
 def interpreters() -> list[Path]:
     """The kit's own choice, and Debian's, whose site-packages are elsewhere."""
     found = find_interpreter(["3.11"])
@@ -61,7 +55,7 @@ def interpreters() -> list[Path]:
 
 
 def made(flavour: Flavour, python: Path) -> Environment:
-    return plan_environment(flavour, relocatable=True, python=python).make(say)
+    return plan_environment(flavour, relocatable=True, python=python).make(ignore)
 
 
 @pytest.fixture(scope="session", params=interpreters(), ids=str)
@@ -76,13 +70,13 @@ def full_prefix():
 
 @pytest.fixture(scope="session")
 def archive(prefix, tmp_path_factory):
-    return pack_archive(prefix, tmp_path_factory.mktemp("dist"), say, EPOCH)
+    return pack_archive(prefix, tmp_path_factory.mktemp("dist"), ignore, EPOCH)
 
 
 @pytest.fixture(scope="session")
 def layers(prefix, tmp_path_factory):
     folder = tmp_path_factory.mktemp("layers")
-    pack_layers(prefix, folder, say)
+    pack_layers(prefix, folder, ignore)
     return folder
 
 
@@ -222,34 +216,15 @@ def test_an_ordinary_user_runs_it_anywhere_read_only(archive, tmp_path):
         )
 
 
-@contextmanager
-def triton(repository: Path, folder: Path) -> Iterator[Probe]:
-    distribution = ensure_distribution(find_release("24.10"), "3.11", say)
-    ports = free_ports()
-    command = server_arguments(
-        distribution=distribution, repository=repository, listen="127.0.0.1", ports=ports,
-        shm_prefix=f"numl_packed_{os.getpid()}", identity="packed",
-    )  # fmt: skip
-    variables = server_environment(
-        distribution=distribution, threads=1, inherited=os.environ, devices=ON_CPU.variables
-    )
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
-    try:
-        yield Probe(f"http://127.0.0.1:{ports.http}", identity="packed")
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
-
-
 def test_a_real_triton_serves_all_models_from_the_archive(archive, prefix, tmp_path):
     release, repository = find_release("24.10"), tmp_path / "models"
     packed = [Packed(archive, prefix, Path(IMAGE_PREFIX))]
-    wire(repository, packed, release, ensure_distribution(release, "3.11", say))
-    with triton(repository, tmp_path) as probe:
-        started = time.monotonic()
+    distribution, log = ensure_distribution(release, "3.11", ignore), tmp_path / "log"
+    wire(repository, packed, release, distribution)
+    with triton(distribution, repository, log, variables=ON_CPU.variables) as url:
+        probe, started = Probe(url), time.monotonic()
         while not all(_ready(probe, model) for model in DEFAULT_MODELS):
-            assert time.monotonic() - started < START_S, (tmp_path / "log").read_text()[-3000:]
+            assert time.monotonic() - started < START_S, log.read_text()[-3000:]
             time.sleep(0.5)
         for model in DEFAULT_MODELS:
             golden = read_golden(repository / model / VERSION / "golden.npz")
@@ -293,7 +268,7 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
     monkeypatch.setattr(module, "ENVIRONMENT_SOURCE", source)
     changed = made("serving", prefix.interpreter.executable)
     assert changed.folder != prefix.folder
-    pack_layers(changed, tmp_path, say)
+    pack_layers(changed, tmp_path, ignore)
     shutil.rmtree(changed.folder)
     assert sha256_of(tmp_path / "packages.tar") == sha256_of(layers / "packages.tar")
     assert sha256_of(tmp_path / "serving.tar") != sha256_of(layers / "serving.tar")
@@ -303,7 +278,7 @@ def test_two_builds_that_share_nothing_make_the_same_bytes(layers, prefix, tmp_p
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     alone = made("serving", prefix.interpreter.executable)
     assert alone.folder.is_relative_to(tmp_path)
-    pack_layers(alone, tmp_path, say)
+    pack_layers(alone, tmp_path, ignore)
     assert sha256_of(tmp_path / "packages.tar") == sha256_of(layers / "packages.tar")
     assert sha256_of(tmp_path / "serving.tar") == sha256_of(layers / "serving.tar")
 

@@ -1,13 +1,9 @@
 """What a real Triton that polls the bucket itself makes of a half upload, a release, a rollback."""
 
-import os
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +13,11 @@ from deploy.host.console import Console
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket, parse_destination
 from deploy.publishing.place import Look, Order, Outcome, Signing
-from deploy.triton.command import server_arguments, server_environment
 from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
-from tests.kit import free_ports, until
+from tests.by_hand import triton
+from tests.kit import until
 from tests.synced import House, make_house
+from tests.unit.deploy.publishing.store import KilledError, after, die
 
 PREFIX = "polled"
 MODEL = "nugraph3"
@@ -30,49 +27,19 @@ START_S = 120
 TWO_LOOKS_S = 4.0
 
 
-class PulledPlugError(BaseException):
-    """The publish ends here."""
-
-
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
     return make_house(tmp_path_factory.mktemp("house"))
 
 
-@contextmanager
-def polling(service: S3, house: House, folder: Path) -> Iterator[str]:
-    """Run a Triton that polls the bucket, as a reader; yield its URL."""
+def polling(service: S3, house: House, folder: Path) -> AbstractContextManager[str]:
+    """Return what runs a Triton that polls the bucket, as a reader, and yields its URL."""
     folder.mkdir()
-    ports = free_ports()
-    shared_memory = f"numlkit-test-polled-{ports.http}-"
-    command = server_arguments(
-        distribution=house.distribution,
-        repository=Path("REPOSITORY"),
-        listen="127.0.0.1",
-        ports=ports,
-        shm_prefix=shared_memory,
-        identity="polled",
-    )
-    # Without the two slashes of a URL it is no path.
-    command = tuple(word.replace("REPOSITORY", service.destination(PREFIX)) for word in command)
-    variables = server_environment(
-        distribution=house.distribution, libpython=house.environment.libpython,
-        threads=1, inherited=os.environ, devices={},
+    keys, place = service.variables(service.reader), service.destination(PREFIX)
+    return triton(
+        house.distribution, place, folder / "log", libpython=house.environment.libpython,
+        variables={**keys, "TRITON_AWS_MOUNT_DIRECTORY": str(folder)},
     )  # fmt: skip
-    variables |= {**service.variables(service.reader), "TRITON_AWS_MOUNT_DIRECTORY": str(folder)}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=variables, stdout=log, stderr=log)
-    try:
-        yield f"http://127.0.0.1:{ports.http}"
-    finally:
-        process.terminate()
-        try:
-            process.wait(timeout=60)
-        except subprocess.TimeoutExpired:  # seen once: polling S3, it does not end
-            process.kill()
-            process.wait()
-            for region in Path("/dev/shm").glob(f"{shared_memory}*"):
-                region.unlink()
 
 
 @dataclass(frozen=True)
@@ -122,14 +89,10 @@ def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
         site.await_served(running)
 
         broken = site.place()
-        puts = iter(range(10))
-
-        def pull_the_plug(**_: Any) -> None:
-            if next(puts) == 2:
-                raise PulledPlugError
-
-        broken._store.client.meta.events.register("before-send.s3.PutObject", pull_the_plug)
-        with pytest.raises(PulledPlugError):
+        pull_the_plug = after(2, die)
+        events = broken._store.client.meta.events
+        events.register("before-send.s3.PutObject", lambda **_: pull_the_plug())
+        with pytest.raises(KilledError):
             site.publish(2, broken)
         half = {key for key in bucket.contents(PREFIX) if key.startswith(f"{MODEL}/2/")}
         assert len(half) == 2
