@@ -151,6 +151,13 @@ def small_models(patch: pytest.MonkeyPatch, folder: Path) -> None:
         patch.setattr(f"{where}.{name}", lambda *_: {})
 
 
+def after_rollback(served: list[int], to: int | None) -> list[int] | None:
+    """Return what has served, the newest last, after a rollback; None: it is refused."""
+    if to is None:
+        return served[:-1] or None
+    return served[: served.index(to) + 1] if to in served else [*served, to]
+
+
 class KilledError(BaseException):
     """The process ends here."""
 

@@ -30,6 +30,7 @@ from tests.unit.deploy.publishing.store import (
     KilledError,
     Service,
     after,
+    after_rollback,
     die,
     small_models,
 )
@@ -137,19 +138,13 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
         to = data.draw(st.none() | st.sampled_from(list(self.contents)))
-        served = self.expected(to)
+        served = after_rollback(self.served, to)
         if served is None or not self.whole(served[-1]):
             with pytest.raises(PublishError):
                 rollback(self.service, self.signing, str(to) if to is not None else None)
             return
         rollback(self.service, self.signing, str(to) if to is not None else None)
         self.served = served
-
-    def expected(self, to: int | None) -> list[int] | None:
-        """What served, after a rollback; None: it is refused."""
-        if to is None:
-            return self.served[:-1] or None
-        return self.served[: self.served.index(to) + 1] if to in self.served else [*self.served, to]
 
     @rule(content=st.sampled_from(CONTENTS), which=st.integers(0, 5))
     def lose_bytes(self, content: str, which: int) -> None:
@@ -198,7 +193,7 @@ class Histories(RuleBasedStateMachine):
     )
     def kill(self, content: str, what: str, with_code: bool, requests: int) -> None:
         before = self.service.objects.get("prod/published.json")
-        served = self.expected(None) if self.served else None
+        served = after_rollback(self.served, None)
         acts = self.acts(content, self.signing)
         acts["publish"] = lambda: self.run_publish(content, with_code=with_code)
         self.service.step = after(requests, die)

@@ -11,11 +11,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, record
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
@@ -31,24 +33,32 @@ MANY = 200
 CHANGES = ("open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "os.chmod")
 
 
+def small_files(patch: pytest.MonkeyPatch) -> None:
+    """Publish small files, for which no check is run, and which have no signature of their own."""
+    patch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
+    patch.setattr("deploy.publishing.built.shutil.which", str)
+    patch.setattr("deploy.publishing.folder.find_source", lambda _: Source("abc", 0, ""))
+    patch.setattr("deploy.publishing.built.sign_built", lambda _, made, *__: made)
+
+
+def publish_file(dist: Path, root: Path, content: str, **more: Any) -> Outcome:
+    """Publish a file, as one that was built in ``dist``."""
+    sif = dist / f"{content}.sif"
+    dist.mkdir(exist_ok=True)
+    sif.write_text(content)
+    digest = sha256_of(sif)
+    made = Artefact(
+        kind="sif", name=sif.name, bytes=1, sha256=digest, created=0, inputs={}, steps={}
+    )
+    record(dist, made)
+    order = Order(Resolved(Deployment()), artefact=sif, **more)
+    return FolderPlace(root).publish(order, Console("quiet"))
+
+
 @pytest.fixture
 def publish(tmp_path, monkeypatch):
-    monkeypatch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
-    monkeypatch.setattr("deploy.publishing.built.shutil.which", str)
-
-    def run(root: Path, content: str, **more: Any) -> Outcome:
-        sif = tmp_path / "dist" / f"{content}.sif"
-        sif.parent.mkdir(exist_ok=True)
-        sif.write_text(content)
-        digest = sha256_of(sif)
-        made = Artefact(
-            kind="sif", name=sif.name, bytes=1, sha256=digest, created=0, inputs={}, steps={}
-        )
-        record(sif.parent, made)
-        order = Order(Resolved(Deployment()), artefact=sif, **more)
-        return FolderPlace(root).publish(order, Console("quiet"))
-
-    return run
+    small_files(monkeypatch)
+    return partial(publish_file, tmp_path / "dist")
 
 
 def served(root: Path) -> str:

@@ -5,8 +5,7 @@ Each command runs in a process of its own, which may be killed at any change tha
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,37 +13,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from deploy.artefacts.labels import Source
-from deploy.artefacts.manifest import Artefact, record
-from deploy.deployment.deployment import Deployment
-from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
-from deploy.host.files import sha256_of
 from deploy.publishing.folder import FolderPlace
-from deploy.publishing.place import Look, Order, Signing
+from deploy.publishing.place import Look, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
-from tests.unit.deploy.publishing.test_folder import killed_at
+from tests.unit.deploy.publishing.store import after_rollback
+from tests.unit.deploy.publishing.test_folder import killed_at, publish_file, small_files
 
 CONTENTS = ("a", "b", "c")
 PEOPLES = ("notes.txt", "2/thesis.txt", "current.old/numl.sif")
 
 
-@contextmanager
-def small_files() -> Iterator[pytest.MonkeyPatch]:
-    """Publish small files, for which no check is run, and which have no signature of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deploy.publishing.built.run", lambda *_, **__: "")
-        patch.setattr("deploy.publishing.built.shutil.which", str)
-        patch.setattr("deploy.publishing.folder.find_source", lambda _: Source("abc", 0, ""))
-        patch.setattr("deploy.publishing.built.sign_built", lambda _, made, *__: made)
-        yield patch
-
-
 @pytest.fixture(scope="module", autouse=True)
 def files():
-    with small_files():
+    with pytest.MonkeyPatch.context() as patch:
+        small_files(patch)
         yield
 
 
@@ -70,16 +55,7 @@ class Histories(RuleBasedStateMachine):
             shutil.rmtree(self.scratch)
 
     def run_publish(self, content: str, signing: Signing) -> None:
-        sif = self.scratch / "dist" / f"{content}.sif"
-        sif.parent.mkdir(exist_ok=True)
-        sif.write_text(content)
-        made = Artefact(
-            kind="sif", name=sif.name, bytes=1, sha256=sha256_of(sif), created=0, inputs={},
-            steps={},
-        )  # fmt: skip
-        record(sif.parent, made)
-        order = Order(Resolved(Deployment()), artefact=sif, sign=signing.key)
-        FolderPlace(self.root).publish(order, Console("quiet"))
+        publish_file(self.scratch / "dist", self.root, content, sign=signing.key)
 
     def run_rollback(self, to: int | None, signing: Signing) -> None:
         number = str(to) if to is not None else None
@@ -114,12 +90,6 @@ class Histories(RuleBasedStateMachine):
         self.served.append(self.last)
         self.contents[self.last] = content
 
-    def after_rollback(self, to: int | None) -> list[int] | None:
-        """What served, after a rollback; None: it is refused."""
-        if to is None:
-            return self.served[:-1] or None
-        return self.served[: self.served.index(to) + 1] if to in self.served else [*self.served, to]
-
     def after_prune(self) -> None:
         self.served = self.served[-2:]
         self.contents = {number: self.contents[number] for number in self.served}
@@ -134,7 +104,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:
         to = data.draw(st.none() | st.sampled_from(list(self.contents)))
-        served = self.after_rollback(to)
+        served = after_rollback(self.served, to)
         if served is None or served[-1] in self.damaged:
             with pytest.raises(PublishError):
                 self.run_rollback(to, self.signing)
@@ -158,7 +128,7 @@ class Histories(RuleBasedStateMachine):
     )
     def kill(self, what: str, content: str, step: int) -> None:
         before = self.published()
-        target = self.after_rollback(None)
+        target = after_rollback(self.served, None)
         if what == "rollback" and (target is None or target[-1] in self.damaged):
             return
         killed_at(step, self.root, self.acts(content, self.signing)[what])

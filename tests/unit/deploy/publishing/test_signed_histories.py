@@ -27,11 +27,13 @@ from tests.unit.deploy.publishing import test_bucket_histories as buckets
 from tests.unit.deploy.publishing import test_folder_histories as folders
 from tests.unit.deploy.publishing.signing import pair, public, sign_bytes, without_cosign
 from tests.unit.deploy.publishing.store import small_models
+from tests.unit.deploy.publishing.test_folder import small_files
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small(tmp_path_factory) -> Iterator[None]:
-    with folders.small_files() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        small_files(patch)
         small_models(patch, tmp_path_factory.mktemp("models"))
         without_cosign(patch)
         patch.setenv("XDG_STATE_HOME", "")  # each history has its own
