@@ -23,13 +23,10 @@ from deploy.engines.resolved import Resolved
 from deploy.engines.server import living_stubs
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.release import DEFAULT
+from tests.environments import ignore
 from tests.kit import until
 
 MODELS = ("--models", "nugraph2,nugraph3", "--instances", "1")
-
-
-def quiet(_text: str) -> None:
-    pass
 
 
 def packed_deployment(pytestconfig: pytest.Config) -> Resolved:
@@ -57,10 +54,10 @@ def stock_image(tmp_path_factory, pytestconfig):
     release = deployment.release
     client, tag = connect(), f"numlkit-test/stock:{secrets.token_hex(4)}"
     name = debian_name(release.glibc)
-    base = ensure_base(client, name=name, digest=None, say=quiet)
-    distribution = ensure_distribution(release, release.python, quiet)
+    base = ensure_base(client, name=name, digest=None, say=ignore)
+    distribution = ensure_distribution(release, release.python, ignore)
     folder = tmp_path_factory.mktemp("stock")
-    triton_layer(distribution, folder / "triton.tar", base="slim", say=quiet)
+    triton_layer(distribution, folder / "triton.tar", base="slim", say=ignore)
     python_layer(deployment.archive, folder / "python.tar")
     (folder / "Dockerfile").write_text(
         f"FROM {base.reference}\n"

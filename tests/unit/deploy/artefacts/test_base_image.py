@@ -22,6 +22,7 @@ from deploy.artefacts.image import (
 )
 from deploy.host.errors import BuildError
 from deploy.host.paths import cache_folder
+from tests.environments import ignore
 
 DEBIAN = debian_name((2, 35))
 NVIDIA = stock_name("24.10")
@@ -83,10 +84,6 @@ class Engine:
         return cast(docker.DockerClient, self)
 
 
-def say(_text: str) -> None:
-    pass
-
-
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """An mmdebstrap that takes no minute: each test writes what it does."""
@@ -109,7 +106,7 @@ def test_the_names_of_the_bases():
 
 def test_the_registry_s_newest_is_taken():
     engine = Engine(DEBIAN, registry=(DEBIAN,))
-    base = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
+    base = ensure_base(engine.client, name=DEBIAN, digest=None, say=ignore)
     assert engine.pulled == [DEBIAN]
     assert (base.reference, base.name, base.digest) == (DEBIAN, DEBIAN, DIGEST)
 
@@ -125,34 +122,34 @@ def test_a_pull_that_is_cut_off_is_no_pull():
     engine = Engine(registry=(NVIDIA,))
     engine.cut_off = True
     with pytest.raises(BuildError, match=r"cannot pull .*: unexpected EOF"):
-        ensure_base(engine.client, name=NVIDIA, digest=None, say=say)
+        ensure_base(engine.client, name=NVIDIA, digest=None, say=ignore)
 
 
 def test_a_digest_names_the_base():
     pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
     engine = Engine(registry=(pinned,))
-    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=say)
+    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=ignore)
     assert (base.reference, base.name, base.digest) == (pinned, NVIDIA, DIGEST)
 
 
 def test_without_a_registry_the_one_in_the_engine_serves():
-    base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, say=say)
+    base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, say=ignore)
     assert (base.reference, base.digest) == (NVIDIA, "sha256:image")
 
 
 @pytest.mark.parametrize(("name", "digest"), [(NVIDIA, None), (NVIDIA, DIGEST), (DEBIAN, DIGEST)])
 def test_what_cannot_be_made_here_is_refused_in_a_line(name, digest):
     with pytest.raises(BuildError, match=r"cannot pull .*no such host$") as caught:
-        ensure_base(Engine().client, name=name, digest=digest, say=say)
+        ensure_base(Engine().client, name=name, digest=digest, say=ignore)
     assert caught.value.remedy is not None
     assert "docker load" in caught.value.remedy
 
 
 def test_a_debian_made_earlier_is_taken_again(program):
     program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
-    tar = debian_tar("bookworm", say)
+    tar = debian_tar("bookworm", ignore)
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert debian_tar("bookworm", say) == tar
+    assert debian_tar("bookworm", ignore) == tar
 
 
 def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
@@ -164,10 +161,10 @@ def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
     for cache in ("one", "other"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
         engine = Engine()
-        base = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
+        base = ensure_base(engine.client, name=DEBIAN, digest=None, say=ignore)
         assert (base.reference, base.name, base.digest) == (name, name, f"sha256:{digest}")
         assert engine.there == {name}
-    again = ensure_base(engine.client, name=DEBIAN, digest=None, say=say)
+    again = ensure_base(engine.client, name=DEBIAN, digest=None, say=ignore)
     assert (again, engine.imported) == (base, [name])
 
 
@@ -176,14 +173,14 @@ def test_a_missing_mmdebstrap_is_named(tmp_path, monkeypatch):
     with pytest.raises(
         BuildError, match="mmdebstrap, which could make one, is not installed"
     ) as caught:
-        debian_tar("bookworm", say)
+        debian_tar("bookworm", ignore)
     assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"
 
 
 def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program):
     program.write_text('#!/bin/sh\necho "I: begins" >&2; echo "E: no mirror" >&2; exit 25\n')
     with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
-        debian_tar("bookworm", say)
+        debian_tar("bookworm", ignore)
     assert [path.suffix for path in (cache_folder() / "bases").iterdir()] == [".lock"]
 
 
@@ -197,7 +194,7 @@ def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program):
 def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program, said):
     program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
     with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
-        debian_tar("bookworm", say)
+        debian_tar("bookworm", ignore)
     assert caught.value.remedy is not None
     assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
 

@@ -9,14 +9,11 @@ from deploy.artefacts.triton_source import SERVER
 from deploy.host.errors import BuildError, EnvironmentSetupError
 from deploy.triton.command import image_flags
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
+from tests.environments import ignore
 
 FLAGS = [flag.partition("=")[0] for flag in image_flags()]
 HELP = "\n".join(f"  {flag} <string>" for flag in [*FLAGS, "--allow-client-shm"])
 STARTS = "| server_version                   | 2.71.0   |"
-
-
-def say(_text):
-    pass
 
 
 @pytest.fixture
@@ -40,21 +37,21 @@ def server(tmp_path, monkeypatch):
 
 def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
     root = server(f"{HELP}\n{STARTS}")
-    release = find_triton(str(root), say)
+    release = find_triton(str(root), ignore)
     assert (release.release, release.server, release.own_python) == ("2.71.0", "2.71.0", "3.12")
     assert release.flags is not None
     assert "allow-client-shm" in release.flags
     assert (release.numpy_below, release.http_attack) == (None, None)
     assert release.model_parameters == {"guard_arrays": "off"}
-    assert find_triton(str(root), say) == release
-    assert ensure_distribution(release, "3.12", say) == TritonDistribution(release.root, "3.12")
+    assert find_triton(str(root), ignore) == release
+    assert ensure_distribution(release, "3.12", ignore) == TritonDistribution(release.root, "3.12")
     with pytest.raises(EnvironmentSetupError, match=r"no stub of Triton 2\.71\.0 for Python 3\.11"):
-        ensure_distribution(release, "3.11", say)
+        ensure_distribution(release, "3.11", ignore)
 
 
 def test_a_server_that_this_host_is_too_old_for_is_known_by_its_version_file(server):
     failed = "version GLIBC_2.39 not found"
-    release = find_triton(str(server(failed, version="2.52.0")), say)
+    release = find_triton(str(server(failed, version="2.52.0")), ignore)
     assert (release.server, release.flags) == ("2.52.0", None)
 
 
@@ -64,14 +61,14 @@ def test_a_server_that_this_host_is_too_old_for_is_known_by_its_version_file(ser
 ])  # fmt: skip
 def test_a_server_that_the_kit_cannot_start_is_refused(server, said, cause):
     with pytest.raises(BuildError, match=cause):
-        find_triton(str(server(said)), say)
+        find_triton(str(server(said)), ignore)
 
 
 def test_a_folder_without_the_python_backend_is_no_triton(server):
     root = server(STARTS)
     (root / SERVER[-1]).unlink()
     with pytest.raises(BuildError, match=r"has no backends/python/.*_utils\.py: it is no Triton"):
-        find_triton(str(root), say)
+        find_triton(str(root), ignore)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +88,12 @@ def test_other_backends_are_kept_where_they_are_asked_for(server):
     for backend in ("onnxruntime", "pytorch"):
         (root / "backends" / backend).mkdir()
         (root / "backends" / backend / f"libtriton_{backend}.so").write_text("no ELF")
-    found = find_triton(str(root), say, backends=("python", "onnxruntime"))
+    found = find_triton(str(root), ignore, backends=("python", "onnxruntime"))
     assert found.backends == ("python", "onnxruntime")
     assert sorted(path.name for path in (found.root / "backends").iterdir()) == [
         "onnxruntime",
         "python",
     ]
-    assert find_triton(str(root), say).root != found.root
+    assert find_triton(str(root), ignore).root != found.root
     with pytest.raises(BuildError, match="has no backend tensorrt"):
-        find_triton(str(root), say, backends=("python", "tensorrt"))
+        find_triton(str(root), ignore, backends=("python", "tensorrt"))

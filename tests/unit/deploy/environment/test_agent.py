@@ -10,27 +10,24 @@ from deploy.environment.agent import agent_folder
 from deploy.environment.environment import plan_environment
 from deploy.environment.private_python import ensure_private_python
 from deploy.environment.tars import tar_chunks
+from tests.environments import ignore
 
 MB = 1_000_000
 
 pytestmark = pytest.mark.slow
 
 
-def say(_line: str) -> None:
-    pass
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """The same folder, made twice."""
     environment = plan_environment("serving")
-    ensure_private_python(environment.interpreter, say)
+    ensure_private_python(environment.interpreter, ignore)
     made = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("one", "another"):
             patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp(name)))
-            made.append(agent_folder(environment, say))
-            assert agent_folder(environment, say) == made[-1]
+            made.append(agent_folder(environment, ignore))
+            assert agent_folder(environment, ignore) == made[-1]
     return made
 
 

@@ -6,11 +6,8 @@ import pytest
 
 from deploy.environment.given import GivenEnvironment, check_usable, look_into
 from deploy.host.errors import EnvironmentSetupError
+from tests.environments import ignore
 from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive
-
-
-def quiet(_text: str) -> None:
-    pass
 
 
 def usable(given: GivenEnvironment, *, in_container: bool = True) -> None:
@@ -21,7 +18,7 @@ def usable(given: GivenEnvironment, *, in_container: bool = True) -> None:
 @pytest.mark.parametrize("root", ["", "./"])
 def test_an_archive_tells_python_numpy_and_its_size(tmp_path, kind, root):
     path = write_archive(tmp_path / "env", [root + name for name in ENVIRONMENT], kind=kind)
-    given = look_into(path, tmp_path / "cache", quiet)
+    given = look_into(path, tmp_path / "cache", ignore)
     assert given.libpython is not None
     assert given.libpython.read_text() == f"{root}lib/libpython3.10.so.1.0"
     assert given == GivenEnvironment(
@@ -51,7 +48,7 @@ def test_a_folder_tells_the_same(tmp_path):
     with tarfile.open(write_archive(tmp_path / "env.tar.gz")) as tar:
         tar.extraction_filter = getattr(tarfile, "data_filter", None)
         tar.extractall(tmp_path / "env")
-    given = look_into(tmp_path / "env", tmp_path / "cache", quiet)
+    given = look_into(tmp_path / "env", tmp_path / "cache", ignore)
     assert given == GivenEnvironment(
         path=tmp_path / "env",
         packed=False,
@@ -86,7 +83,7 @@ def test_condas_link_python3_1_is_not_taken_for_its_python(tmp_path, shared, pac
 
 def test_the_kits_own_is_known_by_its_digest(tmp_path):
     (tmp_path / "numlkit-environment.json").write_text('{"digest": "abc", "python": "3.11.7"}')
-    assert look_into(tmp_path, tmp_path / "cache", quiet).digest == "abc"
+    assert look_into(tmp_path, tmp_path / "cache", ignore).digest == "abc"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +95,7 @@ def test_what_triton_does_not_unpack_is_refused(tmp_path, head):
     path = tmp_path / "env.tar.gz"
     path.write_bytes(head)
     with pytest.raises(EnvironmentSetupError) as caught:
-        look_into(path, tmp_path / "cache", quiet)
+        look_into(path, tmp_path / "cache", ignore)
     assert caught.value.cause == (
         f"execution environment {path} is neither tar.gz nor plain tar: "
         "Triton reads no other archives"
@@ -111,12 +108,12 @@ def test_an_archive_that_was_cut_off_is_refused_every_time(tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     for _ in range(2):
         with pytest.raises(EnvironmentSetupError, match="is cut off or damaged"):
-            look_into(path, tmp_path / "cache", quiet)
+            look_into(path, tmp_path / "cache", ignore)
 
 
 def test_one_that_is_not_there_is_named(tmp_path):
     with pytest.raises(EnvironmentSetupError) as caught:
-        look_into(tmp_path / "none.tar.gz", tmp_path, quiet)
+        look_into(tmp_path / "none.tar.gz", tmp_path, ignore)
     assert caught.value.cause == (
         f"execution environment {tmp_path / 'none.tar.gz'}: No such file or directory"
     )
@@ -138,7 +135,7 @@ def without(*parts: str) -> list[str]:
 ])  # fmt: skip
 def test_what_would_not_serve_is_refused_with_the_reason(tmp_path, names, cause):
     path = write_archive(tmp_path / "env.tar.gz", names)
-    given = look_into(path, tmp_path / "cache", quiet)
+    given = look_into(path, tmp_path / "cache", ignore)
     with pytest.raises(EnvironmentSetupError) as caught:
         usable(given)
     assert caught.value.cause == f"execution environment {path} {cause}"
@@ -147,4 +144,4 @@ def test_what_would_not_serve_is_refused_with_the_reason(tmp_path, names, cause)
 
 def test_a_virtual_environment_serves_without_a_container(tmp_path):
     path = write_archive(tmp_path / "env", [*without("libpython", "numpy"), "pyvenv.cfg"])
-    usable(look_into(path, tmp_path / "cache", quiet), in_container=False)
+    usable(look_into(path, tmp_path / "cache", ignore), in_container=False)

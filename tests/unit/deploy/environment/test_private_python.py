@@ -21,12 +21,9 @@ from deploy.environment.private_python import (
     private_python,
 )
 from deploy.host.errors import EnvironmentSetupError
+from tests.environments import ignore
 
 PLACEHOLDER = "/placeholder" * 10
-
-
-def ignore(_text: str) -> None:
-    pass
 
 
 def make_package(channel: Path, stem: str, files: Mapping[str, str]) -> str:

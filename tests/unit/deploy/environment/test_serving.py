@@ -13,11 +13,8 @@ from deploy.environment.serving import serving_digest, serving_wheel
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import sha256_of
 from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
+from tests.environments import ignore
 from tests.kit import lacking
-
-
-def ignore(_text: str) -> None:
-    pass
 
 
 @pytest.fixture(scope="module")
