@@ -14,10 +14,9 @@ import pytest
 FOLDER = os.environ.get("NUMLKIT_REAL_DATA")
 # They take longest and go first, in this order: at the end no process waits long for another.
 LONGEST = (
-    *("integration/test_sync.py", "integration/test_publishing_faults.py"),
-    *("integration/test_benchmark.py", "conformance/test_hosts.py", "integration/test_races.py"),
+    *("integration/test_sync.py", "conformance/test_hosts.py", "integration/test_races.py"),
     *("integration/test_publishing_triton.py", "conformance/test_site_models.py"),
-    "integration/test_triton_releases.py",
+    *("integration/test_benchmark.py", "integration/test_triton_releases.py"),
     *("integration/test_fuzzing.py", "integration/failed_starts/test_environments.py"),
     *("integration/test_healing.py", "integration/test_front_door.py"),
     *("containers/supply/test_registries.py", "containers/chart/test_drain.py"),
