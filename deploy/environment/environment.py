@@ -31,6 +31,7 @@ from deploy.environment.lock import Flavour, Lock, install_lock, locked_pythons,
 from deploy.environment.private_python import ensure_private_python, private_python
 from deploy.environment.serving import serving_digest, serving_wheel
 from deploy.environment.slimming import compile_modules, is_compiled, is_needed
+from deploy.environment.sources import is_of_kit
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, digest_of, locked
@@ -65,6 +66,9 @@ _LAUNCHER = b"""\
 """
 _SHEBANG = re.compile(rb"#!/bin/sh\n'''exec' .*\n' '''\n|#!.*python.*\n")
 
+# A script in a wheel's RECORD, whose digest is of a path: that of the folder it was installed in.
+_OF_SCRIPT = re.compile(rb"^((?:\.\./)+bin/.*),sha256=[^,\r\n]*,\d+", re.MULTILINE)
+
 _SITECUSTOMIZE = '''\
 """Restrict Python to the packages of this environment."""
 
@@ -86,7 +90,8 @@ if _folder not in sys.path:
 class Environment:
     """An execution environment on this host, whether made yet or not.
 
-    A ``relocatable`` one carries its interpreter and can be moved. ``packages`` is the same as
+    A ``relocatable`` one carries its interpreter and can be moved; the packages in it are slim, or
+    ``whole`` in a site's. ``packages`` is the same as
     ``folder`` without ``numl_serving``, so that a change there does not reinstall everything else;
     the two share their files by hard links. ``wheels`` is the only folder that pip may take wheels
     from; None: it uses its index.
@@ -101,6 +106,7 @@ class Environment:
     folder: Path
     packages: Path
     wheels: Path | None = None
+    whole: bool = False
 
     @property
     def is_made(self) -> bool:
@@ -189,11 +195,13 @@ def plan_environment(
     lock = read_lock(locks, flavour, interpreter.short_version)
     if wheels is not None and interpreter.private and not interpreter.executable.exists():
         raise no_interpreter(pythons)
+    whole = source is not None and not is_of_kit(source)
     identity = [_recipe(), lock.digest, interpreter.identity]
     identity += ["relocatable"] if relocatable else [str(interpreter.executable)]
+    identity += ["whole"] if whole else []
     packages = hashlib.sha256("\0".join(identity).encode()).hexdigest()
-    whole = f"{packages}{serving_digest(ENVIRONMENT_SOURCE)}"
-    digest = hashlib.sha256(whole.encode()).hexdigest()
+    both = f"{packages}{serving_digest(ENVIRONMENT_SOURCE)}"
+    digest = hashlib.sha256(both.encode()).hexdigest()
     # What only builds use is cleared by them; servers run in the others.
     only_built = relocatable and source is None
     folder = cache_folder() / ("relocatable" if only_built else "environments")
@@ -208,6 +216,7 @@ def plan_environment(
         folder=folder / f"{kind}-{digest[:16]}",
         packages=folder / f"{kind}-packages-{packages[:16]}",
         wheels=wheels,
+        whole=whole,
     )
 
 
@@ -259,6 +268,8 @@ def _install_packages(environment: Environment, folder: Path, say: Say) -> None:
         lay_out(interpreter, folder)
         stdlib = folder / "lib" / f"python{interpreter.short_version}"
         (stdlib / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
+        for record in folder.glob(f"{_site(interpreter)}/*.dist-info/RECORD"):
+            record.write_bytes(_OF_SCRIPT.sub(rb"\1,,", record.read_bytes()))
         _slim_and_compile(folder, list(_files(folder)), environment)
         (folder / "conda-meta").mkdir()
         (folder / "conda-meta" / "history").touch()  # conda-pack asks for it
@@ -282,7 +293,8 @@ def _slim_and_compile(folder: Path, files: Iterable[Path], environment: Environm
     kept, every = [], environment.name != ENVIRONMENT_SOURCE.name
     for path in files:
         # sitecustomize.py of the interpreter was left out; this one is ours.
-        if is_needed(_below(path, folder)) or path.name == "sitecustomize.py":
+        needed = is_needed(_below(path, folder), whole=environment.whole)
+        if needed or path.name == "sitecustomize.py":
             kept.append(path)
             if ".so" in path.name and not path.is_symlink() and is_elf(path):
                 drop_symbols(path)

@@ -2,7 +2,8 @@
 
 Patterns are of paths in a prefix (``fnmatch``: ``*`` crosses folders; ``{stdlib}`` and ``{site}``
 are the folders of the standard library and of the packages). :data:`KEPT` takes precedence.
-NuGraph's own stack stays importable: a test imports all of it.
+NuGraph's own stack stays importable: a test imports all of it. What a site's packages read is not
+known (stubs, when lazy_loader imports; headers, when Triton compiles kernels): they stay whole.
 """
 
 import json
@@ -75,6 +76,7 @@ LEFT_OUT = {
 }  # fmt: skip
 """Patterns, by the reason why nothing needs what they match."""
 _LEFT_OUT = tuple(pattern for patterns in LEFT_OUT.values() for pattern in patterns)
+_OF_PYTHON = tuple(pattern for pattern in _LEFT_OUT if pattern.startswith("{stdlib}/"))
 
 COMPILED = (
     "{stdlib}/*", "{site}/numl_serving/*", "{site}/numpy/*", "{site}/pynvml*",
@@ -110,8 +112,9 @@ _FOLDERS = {
 }
 
 
-def is_needed(path: str) -> bool:
-    return _matches(KEPT, path) or not _matches(_LEFT_OUT, path)
+def is_needed(path: str, *, whole: bool = False) -> bool:
+    """Return whether a file stays; ``whole``: whatever is of a package does."""
+    return _matches(KEPT, path) or not _matches(_OF_PYTHON if whole else _LEFT_OUT, path)
 
 
 def is_compiled(path: str) -> bool:

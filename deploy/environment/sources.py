@@ -37,6 +37,11 @@ def source_named(word: str) -> Path:
     return (kits if path.name == word and not path.is_dir() and kits.is_dir() else path).absolute()
 
 
+def is_of_kit(source: Path) -> bool:
+    """Return whether an environment is one of the kit's, and not a site's."""
+    return source.resolve().parent == (CHECKOUT / ENVIRONMENTS).resolve()
+
+
 def locked_flavour(source: Path, wanted: Flavour) -> Flavour:
     """Return ``gpu`` if that is wanted and locked, else ``cpu``."""
     return "gpu" if wanted == "gpu" and (source / LOCKS / "gpu.txt").is_file() else "cpu"

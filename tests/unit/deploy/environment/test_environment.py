@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from deploy.environment import environment as module
+from deploy.environment import sources
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import Interpreter
-from deploy.environment.lock import PYTHON, TORCH_CPU_INDEX
+from deploy.environment.lock import PYTHON, TORCH_CPU_INDEX, file_of
 from deploy.environment.private_python import ensure_private_python
 from deploy.host import programs
 from deploy.host.errors import EnvironmentSetupError
@@ -156,6 +157,47 @@ def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given):
                  "print(v('typing_extensions'), v('numl_serving'))")  # fmt: skip
     assert listed == "4.16.0 0.1.0"
     scripts_run(made.folder.rename(made.folder.parent / "moved to"))
+
+
+def test_the_packages_of_a_sites_environment_are_kept_whole(given):
+    """Packages read stubs, as lazy_loader does, headers, or data of their tests."""
+    files = {
+        f"other/{name}": "x"
+        for name in ("__init__.pyi", "x.h", "x.c", "x.pyx", "tests/test_x.py", "include/x.hpp")
+    }
+    files |= {f"{name}/x.py": "" for name in ("triton", "torch/test", "torch/include")}
+    files |= {f"other-1.0.data/data/{name}": "x" for name in ("share/x/x.json", "bin/mpirun")}
+    files["other-1.0.dist-info/entry_points.txt"] = "[console_scripts]\nother = other:main\n"
+    wheel = make_wheel(given, "other-1.0-py3-none-any.whl", files)
+    source = (given.parent / "numl").rename(given.parent / "site")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    lock = file_of(source / "locks", "cpu", HERE)
+    lock.write_text(f"other==1.0 \\\n    --hash=sha256:{digest}\n")
+    planned = plan_environment("cpu", source=source, wheels=given, relocatable=True)
+    made = planned.make(ignore)
+    for name in files:
+        data = name.partition(".data/data/")[2]
+        assert (made.folder / data if data else made.site_packages / name).is_file(), name
+    assert not (made.folder / "lib" / f"python{HERE}" / "idlelib").exists()
+    record = (made.site_packages / "other-1.0.dist-info" / "RECORD").read_text()
+    assert "other/x.h," in record
+    assert "../../../bin/other,,\n" in record, "the same wherever it was installed"
+    for path in made.folder.rglob("*"):
+        if path.is_file():
+            assert str(given.parent).encode() not in path.read_bytes(), path
+
+
+def test_one_of_the_kits_environments_is_another_than_a_sites_with_the_same_lock(
+    given, monkeypatch
+):
+    source = given.parent / "numl"
+    whole = plan_environment("cpu", source=source, relocatable=True)
+    monkeypatch.setattr(sources, "CHECKOUT", given.parent)
+    (given.parent / "envs").symlink_to(given.parent)
+    slim = plan_environment("cpu", source=source, relocatable=True)
+    assert (whole.whole, slim.whole) == (True, False)
+    assert whole.folder != slim.folder
+    assert whole.packages != slim.packages
 
 
 def test_an_environment_with_a_dot_in_its_name_is_made(given):

@@ -68,6 +68,25 @@ def test_what_inference_never_loads_is_left_out(path):
     assert not is_needed(path)
 
 
+@pytest.mark.parametrize(
+    ("path", "stays"),
+    [
+        (f"{SITE}/skimage/__init__.pyi", True),
+        (f"{SITE}/triton/_C/libtriton.so", True),
+        (f"{SITE}/test/test_os.py", True),
+        ("share/man/man1/ttx.1", True),
+        ("include/mpi.h", True),
+        ("bin/mpiexec.hydra", True),
+        (f"{STDLIB}/test/test_os.py", False),
+        (f"{STDLIB}/turtle.py", False),
+        (f"{STDLIB}/__pycache__/os.cpython-311.pyc", False),
+        (f"{STDLIB}/os.py", True),
+    ],
+)
+def test_of_a_whole_environment_only_the_interpreter_is_slimmed(path, stays):
+    assert is_needed(path, whole=True) is stays
+
+
 def test_no_pattern_is_there_twice():
     patterns = [pattern for patterns in LEFT_OUT.values() for pattern in patterns]
     assert len({*KEPT, *patterns}) == len(KEPT) + len(patterns)
