@@ -25,7 +25,7 @@ import yaml
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
 from tests.chart import Site, find, render
-from tests.kit import free_ports, lacking, until
+from tests.kit import Ports, free_ports, lacking, until
 
 HAPROXY = CHECKOUT / "containers/haproxy.cfg"
 
@@ -89,9 +89,10 @@ class Haproxy(Door):
 
 @dataclass
 class Envoy(Door):
-    """Envoy, and its administrator's port."""
+    """Envoy, its administrator's port, and the one for kubelet and Prometheus."""
 
     admin: int
+    status: int
 
     def ask(self, path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}{path}", timeout=60) as said:
@@ -149,7 +150,7 @@ def haproxy(folder: Path, servers: Sequence[Server], authority: Authority) -> It
 
 
 def envoy_config(
-    site: Site, folder: Path, servers: Sequence[Server], port: int, admin: int
+    site: Site, folder: Path, servers: Sequence[Server], ports: Ports
 ) -> dict[str, str]:
     """Return the rendered files for these servers."""
     files: dict[str, str] = find(render(site), "ConfigMap", "numl-front")["data"]
@@ -159,13 +160,16 @@ def envoy_config(
         files[name] = text
     config: dict[str, Any] = yaml.safe_load(files["envoy.yaml"])
     resources = config["static_resources"]
-    config["admin"]["address"]["socket_address"]["port_value"] = admin
-    resources["listeners"] = [e for e in resources["listeners"] if e["name"] != "status"]
-    resources["clusters"] = [e for e in resources["clusters"] if e["name"] != "admin"]
-    front = next(e for e in resources["listeners"] if e["name"] == "front")
-    front["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": port}
+    config["admin"]["address"] = _address(ports.grpc)
+    for listener in resources["listeners"]:
+        if listener["name"] in ("front", "status"):
+            port = ports.http if listener["name"] == "front" else ports.metrics
+            listener["address"] = _address(port)
     for cluster in resources["clusters"]:
         kind = cluster["name"].split("-")[0]
+        if kind == "admin":
+            [endpoint] = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+            endpoint["endpoint"]["address"] = _address(ports.grpc)
         if kind in ("grpc", "http"):  # in place of DNS
             del cluster["cluster_type"]
             cluster["type"] = "STATIC"
@@ -176,9 +180,13 @@ def envoy_config(
     return files
 
 
+def _address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
 def _endpoint(port: int, checked: int) -> dict[str, Any]:
-    address = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
-    return {"endpoint": {"address": address, "health_check_config": {"port_value": checked}}}
+    own = {"address": _address(port), "health_check_config": {"port_value": checked}}
+    return {"endpoint": own}
 
 
 @contextmanager
@@ -190,14 +198,14 @@ def envoy(
     pair, ports = authority.issue("127.0.0.1", name="envoy"), free_ports()
     shutil.copy(pair.cert, folder / "tls.crt")
     shutil.copy(pair.key, folder / "tls.key")
-    for name, text in envoy_config(site, folder, servers, ports.http, ports.grpc).items():
+    for name, text in envoy_config(site, folder, servers, ports).items():
         (folder / name).write_text(text)
     program = Path(sys.executable).with_name("envoy")
     words = ("--config-path", "envoy.yaml", "--concurrency", "2", "--disable-hot-restart")
     with _running(folder, program, *words) as process:
         resources = find(render(site), "Deployment", "numl-front")["spec"]["template"]["spec"]
         memory = resources["containers"][0]["resources"]["limits"]["memory"]
-        found = Envoy(ports.http, authority, process, _bytes(memory), ports.grpc)
+        found = Envoy(ports.http, authority, process, _bytes(memory), ports.grpc, ports.metrics)
 
         def serves() -> bool:
             assert process.poll() is None, (folder / "log").read_text()

@@ -6,7 +6,9 @@
 import asyncio
 import http.client
 import os
+import socket
 import ssl
+import urllib.request
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -141,3 +143,23 @@ def test_clients_do_not_say_how_a_front_door_retries_or_waits(tmp_path):
         clients = Clients(door.port, trusting(authority), impatient)
         clients.ask(4, EVENT)
         assert not clients.failed
+
+
+def test_a_full_door_is_still_ready_and_says_that_it_is_full(tmp_path):
+    authority, most = Authority(tmp_path, "site"), 8
+    site = Site(("cpu",), {"frontDoor": {"connections": most}})
+    full = "envoy_overload_envoy_resource_monitors_global_downstream_max_connections_pressure{} 100"
+    with (
+        backends(1, 0.005) as servers,
+        envoy(tmp_path, servers, authority, site) as door,
+        ExitStack() as held,
+    ):
+        for _ in range(most + 2):
+            held.enter_context(socket.create_connection(("127.0.0.1", door.port)))
+
+        def said(path: str) -> str:
+            with urllib.request.urlopen(f"http://127.0.0.1:{door.status}{path}", timeout=5) as got:
+                return got.read().decode()
+
+        until(lambda: full in said("/stats/prometheus"), "what the alert looks at")
+        assert said("/ready") == "LIVE\n"
