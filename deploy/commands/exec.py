@@ -49,8 +49,10 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
     fetch_triton(resolved.deployment, console)
     warnings = check_given(resolved)
     try:
-        engine, _ = chosen(options, resolved, console)
-        state = launch(engine, folder, console, warnings, parent=os.getpid())
+        # By this lock others see that what is half made is being made.
+        with folder.starting():
+            engine, _ = chosen(options, resolved, console)
+            state = launch(engine, folder, console, warnings, parent=os.getpid())
     except DeploymentError:
         raise
     except KitError as error:

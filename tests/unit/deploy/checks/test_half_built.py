@@ -5,8 +5,12 @@ import pytest
 
 from deploy.checks import deployments as module
 from deploy.checks.deployments import half_built, half_built_findings, remove_half_built
-from deploy.host.errors import KitError
+from deploy.commands import exec as command
+from deploy.deployment.state import starting_deployments
+from deploy.host.errors import KitError, LaunchError
 from deploy.host.files import built_folder, locked
+from deploy.host.paths import deployments_folder
+from numl_job.command import FAILED
 
 
 @pytest.fixture
@@ -72,6 +76,26 @@ def test_what_somebody_is_building_is_no_finding_and_is_not_removed(cache):
         with pytest.raises(KitError, match="another command is at work in"):
             remove_half_built(cache, (partial,))
         assert partial.exists()
+
+
+def test_doctor_leaves_alone_what_an_exec_is_copying(cache, monkeypatch):
+    found = []
+
+    def launch(_engine, folder, *_arguments, parent):
+        with built_folder(folder.repository) as partial:
+            (partial / "weights").touch()
+            found.extend(half_built_findings())
+            with pytest.raises(KitError, match="another command is at work in"):
+                remove_half_built(folder.path, (partial,))
+            assert (starting_deployments(), parent) == ((folder.name,), os.getpid())
+        raise LaunchError("the server ended")
+
+    monkeypatch.setattr(command, "chosen", lambda *_: (None, None))
+    monkeypatch.setattr(command, "check_given", lambda _resolved: [])
+    monkeypatch.setattr(command, "launch", launch)
+    assert command.main(["--engine", "local", "--", "true"]) == FAILED
+    assert found == []
+    assert not list(deployments_folder().iterdir()), "nothing is left of a start that failed"
 
 
 def test_what_has_been_finished_meanwhile_is_not_removed(cache):
