@@ -182,15 +182,7 @@ def plan_environment(
     if wheels is not None and not wheels.is_dir():
         raise EnvironmentSetupError(f"{wheels}: no such folder", "name a folder with wheels")
     locks = _LOCKS if source is None else source / "locks"
-    pythons = locked_pythons(locks, flavour)
-    if stub is not None:
-        if stub not in pythons:
-            cause = f"flavour {flavour} is locked for Python {', '.join(pythons)}"
-            cause += f"; this Triton's stub is built for {stub}"
-            raise EnvironmentSetupError(cause, "use a Triton whose stub is for one of them")
-        pythons = (stub,)
-    elif relocatable:  # the stubs of later ones are linked to the wheel's own libpython
-        pythons = tuple(version for version in pythons if version not in _BUNDLED_LIBPYTHON)
+    pythons = _fitting(locks, flavour, stub, relocatable=relocatable)
     interpreter = _choose_interpreter(pythons, python, prefer_private=relocatable and not wheels)
     lock = read_lock(locks, flavour, interpreter.short_version)
     if wheels is not None and interpreter.private and not interpreter.executable.exists():
@@ -224,6 +216,29 @@ def is_of_serving(path: str) -> bool:
     """Return whether the file at ``path`` (below a prefix) changes with ``numl_serving``."""
     serving = re.match(r"lib/python[\d.]+/site-packages/numl_serving\b", path)
     return path == MARKER or serving is not None
+
+
+def _fitting(
+    locks: Path, flavour: Flavour, stub: str | None, *, relocatable: bool
+) -> tuple[str, ...]:
+    """Return the Pythons that a flavour is locked for and the server has a stub for."""
+    pythons = locked_pythons(locks, flavour)
+    command = f"numlkit lock {locks.parent}{' --flavour gpu' if flavour == 'gpu' else ''}"
+    if not pythons:
+        remedy = "git checkout its locks" if locks == _LOCKS else command
+        raise EnvironmentSetupError(f"{locks.parent} has no lock of flavour {flavour}", remedy)
+    if stub is not None:
+        fitting = tuple(version for version in pythons if version == stub)
+    else:  # the stubs of later ones are linked to the wheel's own libpython
+        left = _BUNDLED_LIBPYTHON if relocatable else ()
+        fitting = tuple(version for version in pythons if version not in left)
+    if not fitting:
+        cause = f"flavour {flavour} is locked for Python {', '.join(pythons)}; this Triton's stub "
+        cause += f"is built for {stub}" if stub is not None else "for that cannot be packed"
+        remedy = "use a Triton whose stub is for one of them"
+        remedy += "" if locks == _LOCKS else f", or {command} --triton with this one"
+        raise EnvironmentSetupError(cause, remedy)
+    return fitting
 
 
 def _choose_interpreter(

@@ -85,8 +85,11 @@ class Lock:
 
 def locked_pythons(folder: Path, flavour: Flavour) -> tuple[str, ...]:
     """Return the Pythons (``X.Y``) that ``flavour`` is locked for, best first."""
-    others = (path.stem.removeprefix(f"{flavour}-") for path in folder.glob(f"{flavour}-3.*.txt"))
-    return PYTHON, *sorted(others, key=lambda version: -int(version.partition(".")[2]))
+    names = re.compile(rf"{flavour}-3\.(\d+)\.txt")
+    found = (names.fullmatch(path.name) for path in folder.glob(f"{flavour}-3.*.txt"))
+    others = sorted((int(match[1]) for match in found if match is not None), reverse=True)
+    first = (PYTHON,) if file_of(folder, flavour, PYTHON).is_file() else ()
+    return *first, *(f"3.{minor}" for minor in others)
 
 
 def file_of(folder: Path, name: str, python: str) -> Path:

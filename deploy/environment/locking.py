@@ -63,11 +63,13 @@ def lock(
     )
     locks = source / LOCKS
     files = {file_of(locks, flavour, python): render(rest, f"{what}: {where}", _MAKER)}
+    apart = file_of(locks, f"torch-{flavour}", python)
     if torch:
-        text = render(torch, f"torch for that: {where}", _MAKER)
-        files[file_of(locks, f"torch-{flavour}", python)] = text
+        files[apart] = render(torch, f"torch for that: {where}", _MAKER)
     for path, text in files.items():
         write_atomically(path, text)
+    if not torch:
+        apart.unlink(missing_ok=True)  # it would be installed all the same
     return list(files)
 
 

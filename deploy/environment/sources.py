@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from deploy.environment.lock import Flavour
+from deploy.environment.lock import Flavour, locked_pythons
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.paths import CHECKOUT
 
@@ -19,7 +19,7 @@ def find_source(name: str, repository: Path) -> Path:
     """
     beside = repository.resolve().parent / ENVIRONMENTS / name
     for folder in (beside, CHECKOUT / ENVIRONMENTS / name):
-        if (folder / LOCKS / "cpu.txt").is_file():
+        if any(locked_pythons(folder / LOCKS, flavour) for flavour in ("cpu", "gpu")):
             return folder
     if (beside / REQUIREMENTS).is_file():
         raise EnvironmentSetupError(f"{beside} has no lock", f"numlkit lock {beside}")
@@ -43,5 +43,5 @@ def is_of_kit(source: Path) -> bool:
 
 
 def locked_flavour(source: Path, wanted: Flavour) -> Flavour:
-    """Return ``gpu`` if that is wanted and locked, else ``cpu``."""
-    return "gpu" if wanted == "gpu" and (source / LOCKS / "gpu.txt").is_file() else "cpu"
+    """Return ``gpu`` if that is wanted and locked, for whichever Python, else ``cpu``."""
+    return "gpu" if wanted == "gpu" and locked_pythons(source / LOCKS, "gpu") else "cpu"

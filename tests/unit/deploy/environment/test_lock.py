@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.gpus import GpuNeeds
-from deploy.environment.lock import read_lock
+from deploy.environment.lock import locked_pythons, read_lock
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE
 
@@ -57,6 +57,15 @@ def test_a_line_that_is_no_exact_version_is_named(tmp_path):
     (tmp_path / "cpu.txt").write_text("# heading\nnumpy>=1\n")
     with pytest.raises(EnvironmentSetupError, match=r"cpu\.txt, line 2: not an exact version"):
         read_lock(tmp_path, "cpu")
+
+
+def test_a_file_with_another_name_than_a_locks_is_none(tmp_path):
+    for name in ("cpu-3.12.txt", "cpu-3.9.txt", "cpu-3.12-old.txt", "cpu-3.13.1.txt", "gpu-3.txt"):
+        (tmp_path / name).touch()
+    assert locked_pythons(tmp_path, "cpu") == ("3.12", "3.9")
+    assert locked_pythons(tmp_path, "gpu") == ()
+    (tmp_path / "cpu.txt").touch()
+    assert locked_pythons(tmp_path, "cpu") == ("3.11", "3.12", "3.9")
 
 
 def test_a_missing_lock_is_named(tmp_path):

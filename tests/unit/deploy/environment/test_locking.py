@@ -108,6 +108,19 @@ def test_torch_is_locked_apart_and_only_where_it_is_named(wheels, tmp_path):
     assert lock.hashes.keys() == {"numpy", "torch"}
 
 
+def test_torch_that_is_not_named_any_more_leaves_its_lock(wheels, tmp_path):
+    source = specify(tmp_path, requirements="vision\ntorch==2.13.0+cpu\n")
+    other = source / "locks" / "torch-gpu.txt"
+    other.parent.mkdir()
+    other.write_text("torch==2.13.0\n")
+    assert main([str(source), "--quiet"]) == 0
+    assert "torch" in read_lock(source / "locks", "cpu").versions
+    (source / "requirements.in").write_text("vision\n")
+    assert main([str(source), "--quiet"]) == 0
+    assert read_lock(source / "locks", "cpu").versions == {"numpy": "1.26.4", "vision": "1.0"}
+    assert other.exists()
+
+
 @pytest.mark.parametrize(
     ("files", "says"),
     [
