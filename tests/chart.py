@@ -106,10 +106,12 @@ def _merge(into: dict[str, Any], values: dict[str, Any]) -> None:
             into[key] = value
 
 
-def render_text(site: Site, chart: Path = CHART) -> str:
+def render_text(
+    site: Site, chart: Path = CHART, *, release: str = RELEASE, namespace: str = NAMESPACE
+) -> str:
     """Return the manifest that Helm would send to a cluster."""
     with helm.Chart.load(chart) as loaded:
-        made = loaded.render(site.merged(), name=RELEASE, namespace=NAMESPACE)
+        made = loaded.render(site.merged(), name=release, namespace=namespace)
     texts = [
         f"---\n# {name.removeprefix('numl/')}\n{text.strip().removeprefix('---').strip()}\n"
         for name, text in sorted(made.items())

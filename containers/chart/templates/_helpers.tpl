@@ -7,7 +7,7 @@
 {{- define "numl.selector" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: numl
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
@@ -78,9 +78,9 @@ topologySpreadConstraints:
 {{- if and .configMap .secret }}
 {{- fail "verify.key: name a ConfigMap or a Secret, not both" }}
 {{- else if .configMap -}}
-configMap: {name: {{ .configMap }}}
+configMap: {name: {{ .configMap | quote }}}
 {{- else if .secret -}}
-secret: {secretName: {{ .secret }}}
+secret: {secretName: {{ .secret | quote }}}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -101,9 +101,12 @@ secret: {secretName: {{ .secret }}}
 {{- else -}}
 {{- $all := list -}}
 {{- $names := list -}}
+{{- $subjects := list -}}
 {{- range $door.tenants.clients -}}
 {{- if has .name $names }}{{ fail (printf "frontDoor.tenants.clients: two have the name %s" .name) }}{{ end -}}
+{{- if has .subject $subjects }}{{ fail (printf "frontDoor.tenants.clients: two have the subject %s" .subject) }}{{ end -}}
 {{- $names = append $names .name -}}
+{{- $subjects = append $subjects .subject -}}
 {{- $all = append $all (mergeOverwrite (deepCopy $door.quota) .) -}}
 {{- end -}}
 {{- $all | toYaml -}}

@@ -246,12 +246,91 @@ def tenants(*names: str) -> dict[str, Any]:
             {"autoscaling": {"kind": "keda", "minReplicas": 5, "maxReplicas": 2}},
             "autoscaling.minReplicas is above autoscaling.maxReplicas",
         ),
+        (
+            {
+                "route": {"enabled": True, "termination": "reencrypt"},
+                "frontDoor": {"enabled": True, "tlsSecret": "tls", "tenants": tenants("dune")},
+            },
+            "route.termination reencrypt ends clients' TLS, and their certificates with it",
+        ),
+        (
+            {
+                "frontDoor": {
+                    "enabled": True,
+                    "tlsSecret": "tls",
+                    "tenants": {
+                        **tenants(),
+                        "clients": [{"name": n, "subject": "CN=x"} for n in ("dune", "icarus")],
+                    },
+                }
+            },
+            "frontDoor.tenants.clients: two have the subject CN=x",
+        ),
+        ({"verify": {"key": {"configMap": "key"}}}, "verify.key needs bucket.url"),
+        (
+            {"bucket": {"url": "s3://x"}, "verify": {"minSequence": 12}},
+            "verify.minSequence needs verify.key",
+        ),
+        (
+            {"rollout": {"maxSurge": 0, "maxUnavailable": "0%"}},
+            "rollout: with maxSurge and maxUnavailable both 0 no pod can be replaced",
+        ),
+        ({"rollout": {"maxSurge": -1}}, "at '/rollout/maxSurge': minimum: got -1, want 0"),
+        (
+            {"rollout": {"maxUnavailable": "some"}},
+            "at '/rollout/maxUnavailable': 'some' does not match pattern",
+        ),
+        # Alerts would be raised between two polls, and between two checks.
+        ({"bucket": {"pollSeconds": 121}}, "at '/bucket/pollSeconds': maximum: got 121, want 120"),
+        ({"watch": {"seconds": 301}}, "at '/watch/seconds': maximum: got 301, want 300"),
     ],
 )
 def test_wrong_values_are_refused_in_a_line(values, said):
     with pytest.raises(helm.HelmError) as refused:
         render(Site((), values))
     assert said in str(refused.value).strip().splitlines()[-1]
+
+
+def test_every_name_is_rendered_as_text():
+    """One of digits alone is a number to YAML, unless it is quoted."""
+    name = "123"
+    clients = [{"name": name, "subject": name}]
+    site = Site(
+        SITES["tenants"].files,
+        {
+            "image": {"pullSecrets": [name]},
+            "priorityClassName": name,
+            "bucket": {"url": "s3://x", "credentialsSecret": name, "caConfigMap": name},
+            "verify": {"key": {"secret": name}},
+            "frontDoor": {
+                "tlsSecret": name,
+                "tenants": {
+                    **SITES["tenants"].values["frontDoor"]["tenants"],
+                    "configMap": name,
+                    "clients": clients,
+                },
+            },
+            "route": {
+                "enabled": True,
+                "host": name,
+                "termination": "reencrypt",
+                "certificateSecret": name,
+            },
+            "serviceMonitor": {"enabled": True},
+            "autoscaling": {"kind": "keda"},
+        },
+    )
+
+    def leaves(value: Any) -> Iterator[Any]:
+        inner = value.values() if isinstance(value, dict) else value
+        for each in inner if isinstance(value, dict | list) else ():
+            yield from leaves(each)
+        yield value
+
+    objects = list(yaml.safe_load_all(render_text(site, release=name, namespace=name)))
+    door = find(objects, "ConfigMap", "123-numl-front")["data"]["envoy.yaml"]
+    for each in (*objects, yaml.safe_load(door)):
+        assert [leaf for leaf in leaves(each) if leaf == int(name)] == []
 
 
 def test_the_schema_knows_no_value_that_there_is_not():
