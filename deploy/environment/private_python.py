@@ -144,6 +144,7 @@ def _install(partial: Path, folder: Path) -> None:
 def _download(url: str, target: Path, package: Pin) -> None:
     """Download a package and check it against its pin: py-rattler does not check local files."""
     import requests  # takes long, and few hosts need it
+    from urllib3.exceptions import HTTPError, ReadTimeoutError
 
     if target.exists() and sha256_of(target) == package.sha256:
         return
@@ -156,8 +157,10 @@ def _download(url: str, target: Path, package: Pin) -> None:
                 answer.raise_for_status()
                 with partial.open("wb") as file:
                     shutil.copyfileobj(answer.raw, file)
-    except requests.Timeout:
+    except (requests.Timeout, ReadTimeoutError):
         raise _UnavailableError(f"{CHANNEL} does not answer") from None
+    except HTTPError:  # of urllib3: the file is read as it is, past requests
+        raise _UnavailableError(f"{CHANNEL} breaks off") from None
     except requests.ConnectionError:
         raise _UnavailableError(f"{CHANNEL} cannot be reached") from None
     except OSError as error:

@@ -83,7 +83,7 @@ def ensure_distribution(release: TritonRelease, python: str, say: Say) -> Triton
         return found
     with locked(found.root.with_name(f"{found.root.name}.lock")):
         if not found.executable.exists():
-            with work_folder(found.root.with_suffix(".whl")) as scratch:
+            with work_folder(found.root.with_name(f"{found.root.name}.whl")) as scratch:
                 wheel = _download(release, scratch, say)
                 say("unpacking tritonserver")
                 with built_folder(found.root) as folder:
