@@ -8,6 +8,7 @@ import http.client
 import os
 import socket
 import ssl
+import subprocess
 import urllib.request
 from contextlib import ExitStack, closing
 from functools import partial
@@ -18,13 +19,14 @@ import pytest
 from tests.asking import Clients, asked, backends, trusting
 from tests.backend import INFER
 from tests.certificates import Authority
-from tests.chart import Site
+from tests.chart import Site, find, render
 from tests.crowd import ask_compressed, half_sent, idle, slow_readers
 from tests.doors import envoy, haproxy
-from tests.kit import until
+from tests.kit import SOON_S, until
 
 REQUESTS, PER_SECOND = 1000, 300.0
 EVENT = bytes(100_000)
+ACTIVE = "/stats?filter=http.front.downstream_rq_active"
 WHOLE = os.environ.get("NUMLKIT_CROWD") == "whole"
 CROWDS = {
     "idle": idle(10_000 if WHOLE else 1500),
@@ -163,3 +165,17 @@ def test_a_full_door_is_still_ready_and_says_that_it_is_full(tmp_path):
 
         until(lambda: full in said("/stats/prometheus"), "what the alert looks at")
         assert said("/ready") == "LIVE\n"
+
+
+def test_a_door_that_ends_first_lets_long_requests_be_answered(tmp_path):
+    authority, site = Authority(tmp_path, "site"), Site(("cpu",), {"drainSeconds": 1})
+    [spec] = find(render(site), "Deployment", "numl-front")["spec"]["template"]["spec"]["containers"]
+    hook = spec["lifecycle"]["preStop"]["exec"]["command"]
+    with backends(1, 4) as servers, envoy(tmp_path, servers, authority, site) as door:
+        with grpc.secure_channel(f"127.0.0.1:{door.port}", trusting(authority)) as channel:
+            waiting = channel.unary_unary(INFER).future(EVENT, timeout=SOON_S)
+            until(lambda: ".downstream_rq_active: 1" in door.ask(ACTIVE), "the request")
+            subprocess.run([word.replace("9901", str(door.admin)) for word in hook], check=True)
+            assert ".downstream_rq_active: 0" in door.ask(ACTIVE)
+            door.process.terminate()
+            assert waiting.result() == b"right"

@@ -1,4 +1,4 @@
-"""What the chart renders around the front door: its account, and clients' addresses that reach it."""
+"""What the chart renders around the front door: its account, and how clients reach it."""
 
 import helm_python as helm
 import pytest
