@@ -169,13 +169,16 @@ def test_a_full_door_is_still_ready_and_says_that_it_is_full(tmp_path):
 
 def test_a_door_that_ends_first_lets_long_requests_be_answered(tmp_path):
     authority, site = Authority(tmp_path, "site"), Site(("cpu",), {"drainSeconds": 1})
-    [spec] = find(render(site), "Deployment", "numl-front")["spec"]["template"]["spec"]["containers"]
-    hook = spec["lifecycle"]["preStop"]["exec"]["command"]
-    with backends(1, 4) as servers, envoy(tmp_path, servers, authority, site) as door:
-        with grpc.secure_channel(f"127.0.0.1:{door.port}", trusting(authority)) as channel:
-            waiting = channel.unary_unary(INFER).future(EVENT, timeout=SOON_S)
-            until(lambda: ".downstream_rq_active: 1" in door.ask(ACTIVE), "the request")
-            subprocess.run([word.replace("9901", str(door.admin)) for word in hook], check=True)
-            assert ".downstream_rq_active: 0" in door.ask(ACTIVE)
-            door.process.terminate()
-            assert waiting.result() == b"right"
+    pod = find(render(site), "Deployment", "numl-front")["spec"]["template"]["spec"]
+    hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    with (
+        backends(1, 4) as servers,
+        envoy(tmp_path, servers, authority, site) as door,
+        grpc.secure_channel(f"127.0.0.1:{door.port}", trusting(authority)) as channel,
+    ):
+        waiting = channel.unary_unary(INFER).future(EVENT, timeout=SOON_S)
+        until(lambda: ".downstream_rq_active: 1" in door.ask(ACTIVE), "the request")
+        subprocess.run([word.replace("9901", str(door.admin)) for word in hook], check=True)
+        assert ".downstream_rq_active: 0" in door.ask(ACTIVE)
+        door.process.terminate()
+        assert waiting.result() == b"right"

@@ -1,6 +1,7 @@
 """The Helm chart: what it renders for each kind of site, and what it refuses."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -168,6 +169,18 @@ def test_envoy_s_heap_leaves_a_quarter_of_the_memory():
 
 def test_the_number_of_pods_is_the_scaler_s_alone():
     assert "replicas" not in find(render(SITES["everything"]), "Deployment")["spec"]
+
+
+@pytest.mark.parametrize(("running", "kept"), [(7, 7), (1, 2)])
+def test_a_release_that_gets_a_scaler_keeps_its_pods(running, kept, tmp_path):
+    chart = shutil.copytree(CHART, tmp_path / "numl")
+    server = chart / "templates/server.yaml"
+    asks = 'lookup "apps/v1" "Deployment" .Release.Namespace (include "numl.name" .)'
+    assert asks in server.read_text()
+    found = f'dict "spec" (dict "replicas" {running})'  # as a cluster would say
+    server.write_text(server.read_text().replace(asks, found))
+    objects = yaml.safe_load_all(render_text(SITES["hpa"], chart))
+    assert find(objects, "Deployment")["spec"]["replicas"] == kept
 
 
 def tenants(*names: str) -> dict[str, Any]:
