@@ -323,7 +323,7 @@ def test_a_farm_whose_end_is_broken_off_can_be_ended_by_another_down(farm, monke
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Slurm, "active", fail)
-        assert down(["--name", "farm"]) == (1 if fault == "silent" else 130)
+        assert down(["--name", "farm"]) == (1 if fault == "silent" else 128 + fault)
     assert read_farm("farm") == farm
     waiting, cancelled = [{0: Task(False)}, {}], []
     monkeypatch.setattr(Slurm, "active", lambda *_: waiting.pop(0))
