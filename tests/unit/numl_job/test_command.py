@@ -122,7 +122,7 @@ def failing(stopped, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def launch(_engine, folder, *_, **__):
-        folder.path.mkdir(parents=True)
+        folder.path.mkdir(parents=True, exist_ok=True)
         folder.log.write_text("why it failed\n")
         raise LaunchError("the server failed", f"read its log: {folder.log}")
 
@@ -155,7 +155,7 @@ def test_a_file_for_the_log_that_cannot_be_written_leaves_it_where_it_is(failing
 
 def test_an_interrupted_start_leaves_nothing(failing, tmp_path, monkeypatch):
     def launch(_engine, folder, *_, **__):
-        folder.path.mkdir(parents=True)
+        folder.path.mkdir(parents=True, exist_ok=True)
         folder.log.write_text("starting\n")
         signal.raise_signal(signal.SIGTERM)
 
