@@ -19,7 +19,7 @@ from deploy.client.pool import Transport
 from deploy.client.transport import ServedModel
 from deploy.events.files import EventTensors
 from deploy.events.graphs import open_events
-from deploy.events.inference import Answer, Failure, infer
+from deploy.events.inference import Answer, Failure, infer, read_event
 from deploy.events.results import ResultsWriter
 from deploy.events.tables import EventFileError
 from deploy.host.errors import ClientError
@@ -201,11 +201,8 @@ def _events(
         yield _Begin(path)
         try:
             with open_events(path, model.inputs, model.optional) as file:
-                for index, event_id in enumerate(file.event_ids):
-                    try:
-                        yield file.read(index)
-                    except EventFileError as error:
-                        yield Failure(event_id, str(path), error.cause)
+                for index in range(len(file)):
+                    yield read_event(file, index)
         except EventFileError as error:
             yield _End(Failure(None, str(path), error.cause))
         else:

@@ -30,7 +30,7 @@ from deploy.events.display import draw
 from deploy.events.files import EventTensors
 from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
-from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer
+from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer, read_event
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, RequestError
 from deploy.triton.config import WEIGHTS_DIGEST
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOOK_S = 1.0
-Event = EventTensors | Mapping[str, Any]
-"""An event of a file, or columns by the names of the inputs; ``hit_table_`` may be left out."""
+Event = EventTensors | Failure | Mapping[str, Any]
+"""Of `Client.read`, or columns by the names of the inputs; ``hit_table_`` may be left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,7 +172,8 @@ class Client:
         """Label an event.
 
         Raises:
-            RequestError: The server refuses the event, or does not answer in time.
+            RequestError: The event could not be read, the server refuses it, or does not answer in
+                time.
             ServerAwayError: No server was reached within the patience.
         """
         return self._executor.submit(self._label, self._as_event(event)).result()
@@ -182,10 +183,11 @@ class Client:
     ) -> Iterator[Labelled | Failure]:
         """Label events, several at once; yield an answer, or a failure, for each in their order.
 
-        Few events are in memory at once. ServerLostError if the servers stay away.
+        A failure to read one is yielded as it is. Few events are in memory at once.
+        ServerLostError if the servers stay away.
         """
         known = len(events) if isinstance(events, Sequence) else 0
-        source = (self._as_event(event) for event in events)
+        source = (e if isinstance(e, Failure) else self._as_event(e) for e in events)
         outcomes = infer(
             source, self.model, self.connect,
             concurrency=self.concurrency, patience=self.patience,
@@ -197,11 +199,15 @@ class Client:
                 advance(done, max(known, done), f"{failed} failed")
                 yield outcome if isinstance(outcome, Failure) else self._labelled(outcome)
 
-    def read(self, path: Path | str) -> Iterator[EventTensors]:
-        """Yield the events of an HDF5 file, with the columns that the model reads."""
+    def read(self, path: Path | str) -> Iterator[EventTensors | Failure]:
+        """Yield the events of an HDF5 file, with the columns that the model reads.
+
+        One that cannot be read is a failure in its place, which `label_all` passes on.
+        EventFileError if the file cannot be read at all.
+        """
         with open_events(Path(path), self.model.inputs, self.model.optional) as file:
-            for index in range(len(file.event_ids)):
-                yield file.read(index)
+            for index in range(len(file)):
+                yield read_event(file, index)
 
     def close(self) -> None:
         """End what is in flight, and close all connections."""
@@ -265,6 +271,8 @@ class Client:
     def _as_event(self, event: Event) -> EventTensors:
         if isinstance(event, EventTensors):
             return event
+        if isinstance(event, Failure):
+            raise RequestError(event.reason)
         tensors = {}
         for name, values in event.items():
             known = name.startswith((HITS, "spacepoint_table"))

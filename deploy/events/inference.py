@@ -14,8 +14,10 @@ from typing import TypeVar
 from deploy.client.pool import Transport
 from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels, assemble
-from deploy.events.files import EventTensors
+from deploy.events.files import EventFile, EventTensors
+from deploy.events.graphs import GraphFile
 from deploy.events.grouping import EventId
+from deploy.events.tables import EventFileError
 from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAwayError
 
 # How long an event waits for a server that went away. The pauses between its attempts double,
@@ -46,6 +48,14 @@ class Answer:
     retries: int
 
 
+def read_event(file: EventFile | GraphFile, index: int) -> EventTensors | Failure:
+    """Return the event ``index`` of ``event_ids``, or the failure to read it."""
+    try:
+        return file.read(index)
+    except EventFileError as error:
+        return Failure(file.event_ids[index], str(file.path), error.cause)
+
+
 class ServerLostError(KitError):
     """The server was unreachable for longer than the retry policy waits."""
 
@@ -67,7 +77,8 @@ def infer(
 
     What is no event, such as a failure to read one, passes through. At most
     ``2 * concurrency`` events are in memory. If the server stays away for the patience (s) of two
-    events in a row, ServerLostError ends it.
+    events in a row, ServerLostError ends it. What ``events`` raises comes after the answers to
+    those before it.
     """
     patience = PATIENCE_S if patience is None else patience
     stopped = threading.Event() if stop is None else stop
@@ -78,7 +89,8 @@ def infer(
     ]
     for thread in threads:
         thread.start()
-    source = iter(events)
+    broken: list[Exception] = []
+    source = _until_broken(events, broken)
     window: deque[Work | P] = deque()
     given_up = 0
     try:
@@ -91,6 +103,8 @@ def infer(
                 else:
                     window.append(item)
             if not window:
+                if broken:
+                    raise broken[0]
                 break
             first = window.popleft()
             if not isinstance(first, tuple):
@@ -124,6 +138,14 @@ def infer(
         for thread in threads:
             # A request in flight ends within its own timeout; a daemon thread may outlive us.
             thread.join(timeout=2.0)
+
+
+def _until_broken(events: Iterable[P], broken: list[Exception]) -> Iterator[P]:
+    """Yield events; what they raise, if anything, ends them and goes to ``broken``."""
+    try:
+        yield from events
+    except Exception as error:  # whatever it is, it is raised later
+        broken.append(error)
 
 
 def _serve(

@@ -18,7 +18,7 @@ from deploy.events.display import DisplayError, file_name, write_display
 from deploy.events.files import EventTensors
 from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
-from deploy.events.inference import Answer, Failure, ServerLostError, infer
+from deploy.events.inference import Answer, Failure, ServerLostError, infer, read_event
 from deploy.events.results import ResultsWriter
 from deploy.events.tables import EventFileError
 from deploy.host.console import counted
@@ -168,10 +168,7 @@ def _events(
             tally.seen += len(chosen)
             for i in chosen:
                 missing.discard(file.event_ids[i])
-                try:
-                    yield file.read(i)
-                except EventFileError as error:
-                    yield Failure(file.event_ids[i], str(path), error.cause)
+                yield read_event(file, i)
     for event_id in sorted(missing):
         tally.seen += 1
         yield Failure(event_id, "", "no such event in the files")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
+import h5py
 import numpy as np
 import pytest
 
@@ -17,6 +20,7 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.events import client as module
+from deploy.events.tables import EventFileError
 from deploy.host.errors import ClientError, DeploymentError, RequestError, ServerAwayError
 from deploy.host.paths import CHECKOUT
 from numl_formats.contract import INPUTS
@@ -91,6 +95,46 @@ def test_the_events_of_a_file_are_labelled_in_their_order():
     assert [each.reason for each in found if isinstance(each, Failure)] == [
         "hit_table/integral row 0 is 2e+06: above 1e6"
     ]
+
+
+@pytest.fixture
+def with_a_bad_event(tmp_path):
+    """Return a file whose second event cannot be read."""
+    path = tmp_path / "bad.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        second = file["event_table/event_id"][1]
+        row = np.flatnonzero((file["hit_table/event_id"][:] == second).all(axis=1))[0]
+        wires = file["hit_table/local_wire"][:].astype(float)
+        wires[row] = np.nan
+        del file["hit_table/local_wire"]
+        file["hit_table/local_wire"] = wires
+    return path
+
+
+def test_an_event_that_cannot_be_read_fails_alone(with_a_bad_event):
+    with Client("grpc://one") as client:
+        events = list(client.read(with_a_bad_event))
+        found = list(client.label_all(client.read(with_a_bad_event)))
+        bad = events[1]
+        assert isinstance(bad, Failure)
+        with pytest.raises(RequestError, match="not an int32"):
+            client.label(bad)
+    assert [isinstance(each, Failure) for each in found] == [
+        number == 1 for number in range(len(events))
+    ]
+    assert [each.event_id for each in found] == [each.event_id for each in events]
+    assert found[1] == bad
+    assert "local_wire row 0 of the event is nan: not an int32" in bad.reason
+
+
+def test_what_cannot_be_opened_is_told_after_the_answers_before_it(tmp_path):
+    with Client("grpc://one") as client:
+        events = chain(client.read(EVENTS), client.read(tmp_path / "none.h5"))
+        found = []
+        with pytest.raises(EventFileError, match="no such file"):
+            found.extend(client.label_all(events))
+        assert len(found) == len(list(client.read(EVENTS)))
 
 
 def test_asyncio_gets_the_same_answers():
