@@ -27,19 +27,30 @@ from deploy.client.transport import ServedModel, TritonTransport
 from deploy.events.answers import Labels, probabilities
 from deploy.events.bulk import weights_of
 from deploy.events.display import draw
-from deploy.events.files import EventTensors
+from deploy.events.files import ALWAYS, EventTensors, as_sent
 from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
-from deploy.events.inference import PATIENCE_S, Answer, Failure, ask, infer, read_event
+from deploy.events.inference import (
+    PATIENCE_S,
+    Answer,
+    Failure,
+    as_kit_error,
+    ask,
+    infer,
+    read_event,
+)
+from deploy.events.tables import EventFileError
 from deploy.host.console import Console
-from deploy.host.errors import ClientError, DeploymentError, RequestError
+from deploy.host.errors import ClientError, DeploymentError, KitError, RequestError
 from deploy.triton.config import WEIGHTS_DIGEST
-from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
+from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC, SPACEPOINTS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOOK_S = 1.0
+_NO_ID: EventId = (0, 0, 0)
+_NO_EVENT = "an event is a mapping of columns by their names"
 Event = EventTensors | Failure | Mapping[str, Any]
 """Of `Client.read`, or columns by the names of the inputs; ``hit_table_`` may be left out."""
 
@@ -187,9 +198,8 @@ class Client:
         ServerLostError if the servers stay away.
         """
         known = len(events) if isinstance(events, Sequence) else 0
-        source = (e if isinstance(e, Failure) else self._as_event(e) for e in events)
         outcomes = infer(
-            source, self.model, self.connect,
+            map(self._as_event_or_failure, events), self.model, self.connect,
             concurrency=self.concurrency, patience=self.patience,
         )  # fmt: skip
         with Console("normal" if progress else "quiet").progress("events") as advance:
@@ -261,26 +271,51 @@ class Client:
         if not hasattr(self._own, "transport"):
             self._own.transport = self.connect()
         transport: PooledTransport = self._own.transport
-        return self._labelled(
-            ask(transport, self.model, event, self._stopped, patience=self.patience)
-        )
+        try:
+            answer = ask(transport, self.model, event, self._stopped, patience=self.patience)
+        except KitError:
+            raise
+        except Exception as error:  # of whatever kind, the caller has one to catch
+            raise as_kit_error(error) from error
+        return self._labelled(answer)
 
     def _labelled(self, answer: Answer) -> Labelled:
         return Labelled(answer.labels, self.model, answer.latency_s)
 
+    def _as_event_or_failure(self, event: Event) -> EventTensors | Failure:
+        if isinstance(event, Failure):
+            return event
+        try:
+            return self._as_event(event)
+        except RequestError as error:
+            return Failure(_NO_ID, "", error.cause)
+
     def _as_event(self, event: Event) -> EventTensors:
+        """Return an event with the types that the model declares; RequestError if it is none."""
         if isinstance(event, EventTensors):
             return event
         if isinstance(event, Failure):
             raise RequestError(event.reason)
-        tensors = {}
+        if not isinstance(event, Mapping):
+            raise RequestError(f"{_NO_EVENT}, not {type(event).__name__}")
+        datatypes, tensors = {**ALWAYS, **self.model.inputs}, {}
         for name, values in event.items():
-            known = name.startswith((HITS, "spacepoint_table"))
-            tensors[name if known else f"{HITS}_{name}"] = np.asarray(values)
+            if not isinstance(name, str):
+                raise RequestError(f"{_NO_EVENT}, not of {type(name).__name__}")
+            tensor = name if name.startswith((HITS, SPACEPOINTS)) else f"{HITS}_{name}"
+            try:
+                known = tensor in datatypes
+                tensors[tensor] = (
+                    as_sent(values, tensor, datatypes[tensor]) if known else np.asarray(values)
+                )
+            except EventFileError as error:
+                raise RequestError(error.cause) from error
+            except Exception as error:  # a value's own way to become an array may raise any
+                raise RequestError(f"{tensor}: {as_kit_error(error).cause}") from error
         for needed in (HIT_ID, PLANE):
             if needed not in tensors:
                 raise RequestError(f"the event has no {needed}")
-        return EventTensors((0, 0, 0), "", tensors)
+        return EventTensors(_NO_ID, "", tensors)
 
 
 class AsyncClient:

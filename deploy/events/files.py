@@ -24,7 +24,7 @@ Tensors = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, Mapping[str, type[np.generic]]]
 
 # A client puts labels back by these, and draws them, whether a model reads them or not.
-_ALWAYS = {name: INPUTS[name] for name in (HIT_ID, PLANE, TIME, WIRE)}
+ALWAYS = {name: INPUTS[name] for name in (HIT_ID, PLANE, TIME, WIRE)}
 # What pynuml calls these columns since 25.4.
 _SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}
 _ALSO_WIDE = {"nu_vtx_corr": tuple(f"nu_vtx_corr_{axis}" for axis in "xyz")}
@@ -66,8 +66,8 @@ class EventFile:
     ) -> None:
         self.path = path
         self._planes = planes_of(inputs)
-        self._inputs = {**_ALWAYS, **inputs}
-        self._optional = set(optional) - _ALWAYS.keys()
+        self._inputs = {**ALWAYS, **inputs}
+        self._optional = set(optional) - ALWAYS.keys()
         self._also = also
         self._converted: dict[str, NDArray[Any] | None] = {}
         self._file = open_hdf5(path)
@@ -110,7 +110,7 @@ class EventFile:
             column = tensor.removeprefix(f"{name}_")
             there = table is None or table.own(column) in table.columns
             if column != tensor and (there or tensor not in self._optional):
-                columns[column] = np.float32 if datatype.startswith("FP") else np.int32
+                columns[column] = kind_of(datatype)
         return columns
 
     def __enter__(self) -> EventFile:
@@ -154,6 +154,24 @@ class EventFile:
 
     def _where(self, name: str, table: Table, column: str) -> str:
         return f"{self.path}: {name}/{table.own(column)}"
+
+
+def kind_of(datatype: str) -> type[np.generic]:
+    """Return the dtype of a column whose tensor has this type of Triton's."""
+    return np.float32 if datatype.startswith("FP") else np.int32
+
+
+def as_sent(values: Any, tensor: str, datatype: str) -> NDArray[Any]:
+    """Return a column that is in no file by the rules of `EventFile.read`.
+
+    EventFileError if it has more dimensions than one, or cannot be sent without a change.
+    """
+    column = np.asarray(values)
+    if column.ndim != 1:
+        cause = f"{tensor} has the shape {list(column.shape)}, not one number for each row"
+        raise EventFileError(cause)
+    numbers = _numbers(column, tensor.removeprefix(f"{SPACEPOINTS}_"), tensor)
+    return convert(numbers, kind_of(datatype), tensor)
 
 
 def open_hdf5(path: Path) -> h5py.File:

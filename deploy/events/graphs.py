@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.events.files import EventFile, EventTensors, convert, one_line, open_hdf5
+from deploy.events.files import EventFile, EventTensors, convert, kind_of, one_line, open_hdf5
 from deploy.events.grouping import EventId
 from deploy.events.tables import EventFileError
 from deploy.events.truth import Truth
@@ -130,7 +130,7 @@ class GraphFile:
         for name, datatype in {**dict.fromkeys((HIT_ID, PLANE, WIRE), "INT32"),
                                TIME: "FP32", **self._inputs}.items():  # fmt: skip
             if name in there:
-                kind = np.float32 if datatype.startswith("FP") else np.int32
+                kind = kind_of(datatype)
                 tensors[name] = convert(there[name], kind, f"{self._where(index)}: {name}")
             elif name not in self._optional and planes:
                 raise EventFileError(

@@ -163,10 +163,20 @@ def _serve(
                 transport = transport or connect()
                 future.set_result(ask(transport, model, event, stop, patience=patience))
             except Exception as error:  # whoever waits must hear of it, whatever it is
-                future.set_exception(error)
+                future.set_exception(as_kit_error(error))
     finally:
         if transport is not None:
             transport.close()
+
+
+def as_kit_error(error: Exception) -> KitError:
+    """Return what went wrong with an event, with a cause in one line whatever it is."""
+    if isinstance(error, KitError):
+        return error
+    text = " ".join(str(error).split())
+    told = KitError(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+    told.__cause__ = error
+    return told
 
 
 def ask(

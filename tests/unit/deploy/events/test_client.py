@@ -21,7 +21,13 @@ from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.events import client as module
 from deploy.events.tables import EventFileError
-from deploy.host.errors import ClientError, DeploymentError, RequestError, ServerAwayError
+from deploy.host.errors import (
+    ClientError,
+    DeploymentError,
+    KitError,
+    RequestError,
+    ServerAwayError,
+)
 from deploy.host.paths import CHECKOUT
 from numl_formats.contract import INPUTS
 from numlkit import AsyncClient, Client, Failure, Labelled
@@ -135,6 +141,80 @@ def test_what_cannot_be_opened_is_told_after_the_answers_before_it(tmp_path):
         with pytest.raises(EventFileError, match="no such file"):
             found.extend(client.label_all(events))
         assert len(found) == len(list(client.read(EVENTS)))
+
+
+_IDS = "spacepoint_table_hit_id_u"
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"local_wire": [1, 2, 10.7, 4]}, "hit_table_local_wire row 2 of the event is 10.7: not "
+         "an int32"),
+        ({"hit_id": [0, 1, 2, 2**32]}, "hit_table_hit_id row 3 of the event is 4294967296: not an "
+         "int32"),
+        ({"hit_id": [0, np.nan, 2, 3]}, "hit_table_hit_id row 1 of the event is nan: not an int32"),
+        ({"integral": ["a", "b", "c", "d"]}, "hit_table_integral holds <U1, not numbers"),
+        ({_IDS: [None]}, f"{_IDS} holds object, not numbers"),
+        ({"rms": 3.0}, "hit_table_rms has the shape [], not one number for each row"),
+        ({"rms": np.ones((4, 1))}, "hit_table_rms has the shape [4, 1], not one number for each "
+         "row"),
+        ({"rms": [[1], [1, 2], 3, 4]}, "hit_table_rms: ValueError: setting an array element with"),
+        ({7: [0, 1, 2, 3]}, "an event is a mapping of columns by their names, not of int"),
+    ],
+)  # fmt: skip
+def test_a_mapping_that_cannot_be_sent_as_it_is_fails_alone(columns, reason):
+    bad = {**EVENT, **columns}
+    with Client("grpc://one") as client:
+        first, failure, last = client.label_all([EVENT, bad, EVENT])
+        assert isinstance(first, Labelled)
+        assert isinstance(last, Labelled)
+        assert isinstance(failure, Failure)
+        assert failure.reason.startswith(reason)
+        with pytest.raises(RequestError, match=re.escape(reason)):
+            client.label(bad)
+
+
+def test_what_is_no_event_fails_alone():
+    with Client("grpc://one") as client:
+        failure, labelled = client.label_all([None, EVENT])  # type: ignore[list-item]
+        assert isinstance(labelled, Labelled)
+        assert isinstance(failure, Failure)
+        assert failure.reason == "an event is a mapping of columns by their names, not NoneType"
+
+
+def test_a_mapping_is_sent_as_the_same_columns_of_a_file_would_be(monkeypatch):
+    sent: dict[str, Any] = {}
+    monkeypatch.setattr(Fake, "infer", lambda _, model, tensors: sent.update(tensors))
+    given = {
+        "hit_id": [0.0, 1.0], "local_plane": [True, False], "local_wire": np.array([3, 4], "u8"),
+        "local_time": [1, 2], "integral": [0.5, 1], "rms": (), _IDS: [np.nan, 1.0],
+        "more": [1.5, 2],
+    }  # fmt: skip
+    with Client("grpc://one") as client:
+        list(client.label_all([given]))
+    assert {name: (each.dtype, each.tolist()) for name, each in sent.items()} == {
+        "hit_table_hit_id": (np.int32, [0, 1]),
+        "hit_table_local_plane": (np.int32, [1, 0]),
+        "hit_table_local_wire": (np.int32, [3, 4]),
+        "hit_table_local_time": (np.float32, [1, 2]),
+        "hit_table_integral": (np.float32, [0.5, 1]),
+        "hit_table_rms": (np.float32, []),
+        _IDS: (np.int32, [-1, 1]),
+        "hit_table_more": (np.float64, [1.5, 2]),
+    }
+
+
+def test_an_unforeseen_fault_of_one_event_is_an_error_of_the_kit(monkeypatch):
+    def stumble(*request: Any) -> dict[str, Any]:
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr(Fake, "infer", stumble)
+    with Client("grpc://one") as client:
+        with pytest.raises(KitError, match=r"^ZeroDivisionError: division by zero$"):
+            client.label(EVENT)
+        [failure] = client.label_all([EVENT])
+    assert failure == Failure((0, 0, 0), "", "ZeroDivisionError: division by zero", refused=False)
 
 
 def test_asyncio_gets_the_same_answers():

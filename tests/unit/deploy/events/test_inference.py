@@ -207,12 +207,16 @@ def test_every_connection_is_closed():
     assert all(t.closed for t in opened)
 
 
-def test_an_unforeseen_error_reaches_the_caller():
+def test_an_unforeseen_error_ends_one_event_not_the_run_and_is_named():
     def broken(tensors: Mapping[str, Any]) -> dict[str, Any]:
-        raise ZeroDivisionError
+        if len(tensors["hit_table_hit_id"]) == 1:
+            raise ZeroDivisionError
+        return outputs_for(tensors)
 
-    with pytest.raises(ZeroDivisionError):
-        list(infer([make_event(0)], MODEL, lambda: FakeTransport(broken)))
+    events = [make_event(i, hits=i) for i in range(3)]
+    outcomes = list(infer(events, MODEL, lambda: FakeTransport(broken)))
+    assert numbers(outcomes) == [(0, True), (1, False), (2, True)]
+    assert outcomes[1] == Failure((1, 1, 1), "a.h5", "ZeroDivisionError", refused=False)
 
 
 def test_a_stop_ends_the_run_while_a_request_is_under_way():
