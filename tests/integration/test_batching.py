@@ -151,6 +151,9 @@ def test_each_of_the_requests_that_join_gets_its_own_answer(server):
         "all events are counted",
     )
     assert counted(server, "joining")["nugraph_batches_total"] <= 10
+    metrics = counted(server, "joining")
+    assert metrics["nugraph_queue_duration_us_total"] > 20 * 10_000
+    assert metrics["nugraph_pending_request_count"] == 0
 
 
 @pytest.mark.parametrize(

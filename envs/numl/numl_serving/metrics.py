@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _COUNTERS = {
@@ -25,6 +25,10 @@ _COUNTERS = {
     ),
     "network": ("nugraph_network_seconds_total", "Time spent in the network (s)"),
 }
+# Triton's own queue is empty where a worker has one. But for their beginning the names are those of
+# Triton, so that one query sees both queues, in which the label "worker" keeps them apart.
+_QUEUE = ("nugraph_queue_duration_us", "Time that requests waited for the worker (us)")
+_WAITING = ("nugraph_pending_request_count", "Number of requests that wait for the worker")
 _BATCH_EVENTS = ("nugraph_batch_events", "Number of events in the last batch")
 _PUBLISH_S = 0.1
 
@@ -39,10 +43,15 @@ class Metrics:
         pb: The module ``triton_python_backend_utils``.
         labels: Labels of every metric, such as model and version.
         failed: Told once, in that thread, why nothing is published any more.
+        worker: The instance's name if it has a queue of its own, which then has metrics.
     """
 
     def __init__(
-        self, pb: Any, labels: dict[str, str], failed: Callable[[Exception], None]
+        self,
+        pb: Any,
+        labels: dict[str, str],
+        failed: Callable[[Exception], None],
+        worker: str | None = None,
     ) -> None:
         # Triton drops a metric whose family is collected: hold both.
         self._families: list[Any] = []
@@ -50,6 +59,12 @@ class Metrics:
             key: self._metric(pb, name, description, pb.MetricFamily.COUNTER, labels)
             for key, (name, description) in _COUNTERS.items()
         }
+        self._pending, self._waiting = None, 0
+        if worker is not None:
+            own = labels | {"worker": worker}
+            self._counters["queue"] = self._metric(pb, *_QUEUE, pb.MetricFamily.COUNTER, own)
+            self._pending = self._metric(pb, *_WAITING, pb.MetricFamily.GAUGE, own)
+            self._pending.set(0)  # whatever one that died has left
         self._batch_events = self._metric(pb, *_BATCH_EVENTS, pb.MetricFamily.GAUGE, labels)
         self._failed = failed
         self._changed = threading.Condition()
@@ -80,6 +95,19 @@ class Metrics:
     def count_rejected(self) -> None:
         """Count an event rejected as invalid."""
         self._add(rejected=1)
+
+    def count_queued(self) -> None:
+        """Count a request that begins to wait for the worker."""
+        self._change_queue(1, 0)
+
+    def count_taken(self, waited_s: Sequence[float]) -> None:
+        """Count requests that have waited for so long (s), and wait no more."""
+        self._change_queue(-len(waited_s), sum(waited_s))
+
+    def _change_queue(self, more: int, waited_s: float) -> None:
+        with self._changed:
+            self._waiting += more
+            self._add(queue=1e6 * waited_s)
 
     def _add(self, **counts: float) -> None:
         with self._changed:
@@ -112,4 +140,6 @@ class Metrics:
             self._counters[key].increment(value)
         if "batches" in counted:
             self._batch_events.set(self._last_batch)
+        if self._pending is not None and "queue" in counted:
+            self._pending.set(self._waiting)
         return not closed

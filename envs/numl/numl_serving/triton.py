@@ -60,10 +60,11 @@ from numl_serving.startup import Startup
 
 @dataclass(slots=True)
 class Job:
-    """A request that waits for the worker, until when (monotonic), and the way to answer it."""
+    """A request that waits for the worker, since and until when, and the way to answer it."""
 
     request: Any
     sender: Any
+    since: float
     until: float
     is_answered: bool = False
 
@@ -98,7 +99,8 @@ class TritonPythonModel:
         check_tensors(config, self._runtime.card)
         startup.end("weights")
         self._runtime.infer(warm_up_event(directory, self._runtime.card))
-        self._metrics = self._publish_metrics(args["model_name"], args["model_version"])
+        worker = None if device == CPU else args["model_instance_name"]
+        self._metrics = self._publish_metrics(args["model_name"], args["model_version"], worker)
         self._worker: BatchWorker[Job] | None = None
         if device != CPU:
             self._worker = BatchWorker(
@@ -117,8 +119,13 @@ class TritonPythonModel:
         if self._worker is None:
             return self._responses(requests)
         for request in requests:
-            job = Job(request, request.get_response_sender(), self._until(request))
+            now = time.monotonic()
+            job = Job(request, request.get_response_sender(), now, self._until(request, now))
+            if self._metrics is not None:
+                self._metrics.count_queued()
             found = self._worker.submit(job)
+            if found != "taken" and self._metrics is not None:
+                self._metrics.count_taken([0])
             if found == "closed":
                 self._send(job, self._error("this instance is shutting down", "UNAVAILABLE"))
             elif found == "full":
@@ -132,12 +139,12 @@ class TritonPythonModel:
         if self._metrics is not None:
             self._metrics.close()
 
-    def _until(self, request: Any) -> float:
+    def _until(self, request: Any, now: float) -> float:
         """Return when a request will have waited for too long; its sender may want less."""
         wait_s = self._longest_wait_s
         if (timeout_us := request.timeout()) > 0:
             wait_s = min(wait_s, timeout_us / 1e6)
-        return time.monotonic() + wait_s
+        return now + wait_s
 
     def _answer_jobs(self, jobs: Sequence[Job]) -> None:
         """Answer jobs.
@@ -146,6 +153,8 @@ class TritonPythonModel:
             DeviceLostError: This process can no longer answer.
         """
         now = time.monotonic()
+        if self._metrics is not None:
+            self._metrics.count_taken([now - job.since for job in jobs])
         for job in jobs:
             if job.until < now:
                 self._send(job, self._busy("Request timeout expired"))
@@ -258,12 +267,12 @@ class TritonPythonModel:
         again = 1.0 if math.isinf(self._longest_wait_s) else self._longest_wait_s
         return self._error(f"{reason}: try again in {again:g} s", "UNAVAILABLE")
 
-    def _publish_metrics(self, model: str, version: str) -> Metrics | None:
+    def _publish_metrics(self, model: str, version: str, worker: str | None) -> Metrics | None:
         def failed(error: Exception) -> None:
             self._log(f"metrics are no longer counted: {one_line(error)}")
 
         try:
-            return Metrics(self._pb, {"model": model, "version": version}, failed)
+            return Metrics(self._pb, {"model": model, "version": version}, failed, worker)
         except Exception as error:  # a server may run with --allow-metrics=false
             self._pb.Logger.log_warn(f"{model} publishes no metrics: {one_line(error)}")
             return None

@@ -135,12 +135,12 @@ class MetricFamily:
             raise RuntimeError("metrics are not supported")
         key = (self.name, labels["model"], labels["version"])
 
-        def change(value):
+        def put(value):
             if MetricFamily.broken:
                 raise RuntimeError("metrics are gone")
-            MetricFamily.values[key] += value
+            MetricFamily.values[key] = value
 
-        return SimpleNamespace(increment=change, set=change)
+        return SimpleNamespace(increment=lambda n: put(MetricFamily.values[key] + n), set=put)
 
 
 class Logger:

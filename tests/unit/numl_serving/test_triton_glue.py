@@ -285,7 +285,9 @@ def test_metrics_count_events_hits_rejections_and_seconds(start, mode):
     responses(model, [request(1, hits=3), request(2, hits=5), request(3, damage=1)])
     model.finalize()  # publishes what is not yet published
     values = {name: value for (name, *_), value in fake_triton.MetricFamily.values.items()}
-    assert values.pop("nugraph_batch_events") in (1, 2)  # the fake adds what the gauge was set to
+    assert values.pop("nugraph_batch_events") in (1, 2)  # what the last batch had
+    assert values.pop("nugraph_queue_duration_us", 0) > 0 or mode == {}
+    assert values.pop("nugraph_pending_request_count", 0) == 0
     batches = values["nugraph_batches_total"]
     assert values == {
         "nugraph_events_total": 2,
@@ -296,6 +298,27 @@ def test_metrics_count_events_hits_rejections_and_seconds(start, mode):
         "nugraph_network_seconds_total": 0.5 * batches,
     }
     assert {key[1:] for key in fake_triton.MetricFamily.values} == {("nugraph3", "1")}
+
+
+def test_requests_that_wait_for_the_worker_are_counted_with_their_time(start, runtime):
+    """Triton's own queue is empty meanwhile."""
+    model = start(**GPU, batch_max_events="1", most_waiting="4")
+    runtime.gate.clear()
+    requests = [request(number) for number in range(6)]
+    model.execute(requests[:1])
+    key = ("nugraph_pending_request_count", "nugraph3", "1")
+    values = fake_triton.MetricFamily.values
+    for batch, waiting in ((requests[1:3], 2), (requests[3:], 4)):  # the sixth is refused
+        deadline = time.monotonic() + 10
+        model.execute(batch)
+        while values[key] != waiting:
+            assert time.monotonic() < deadline, values[key]
+            time.sleep(0.01)
+    runtime.gate.set()
+    model.finalize()
+    assert sum(each.answer().error is None for each in requests) == 5
+    assert values[key] == 0
+    assert values["nugraph_queue_duration_us", "nugraph3", "1"] > 4e4
 
 
 def test_metrics_are_published_while_the_model_serves(start):
