@@ -12,7 +12,8 @@ first-generation positions is pynuml's default.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -114,9 +115,16 @@ class GraphFile:
         return len(self._names)
 
     def read(self, index: int) -> EventTensors:
-        """Return the event ``index`` of ``event_ids``, with its hits plane by plane."""
-        graph = self._graph(index)
-        planes = self._planes(graph, self._where(index))
+        """Return the event ``index`` of ``event_ids``, with its hits plane by plane.
+
+        EventFileError if its graph lacks something, or a part of it does not fit the others.
+        """
+        with _whole_graph(self._where(index)):
+            tensors = MappingProxyType(self._tensors(self._graph(index), self._where(index)))
+        return EventTensors(self.event_ids[index], str(self.path), tensors)
+
+    def _tensors(self, graph: Mapping[str, Array], where: str) -> dict[str, Array]:
+        planes = self._planes(graph, where)
         hits = {
             HIT_ID: _joined([plane.id for plane in planes]),
             PLANE: np.repeat([p.number for p in planes], [len(p.id) for p in planes]),
@@ -125,24 +133,33 @@ class GraphFile:
         }
         for name in planes[0].columns if planes else ():
             hits[f"{HITS}_{name}"] = _joined([plane.columns[name] for plane in planes])
-        there = hits | self._spacepoints(graph, planes, self._where(index))
+        there = hits | self._spacepoints(graph, planes, where)
         tensors = {}
         for name, datatype in {**dict.fromkeys((HIT_ID, PLANE, WIRE), "INT32"),
                                TIME: "FP32", **self._inputs}.items():  # fmt: skip
             if name in there:
-                kind = kind_of(datatype)
-                tensors[name] = convert(there[name], kind, f"{self._where(index)}: {name}")
-            elif name not in self._optional and planes:
+                tensors[name] = convert(there[name], kind_of(datatype), f"{where}: {name}")
+            elif name in self._optional:
+                continue
+            elif planes:
                 raise EventFileError(
-                    f"{self._where(index)} lacks {name}, which the model reads: "
+                    f"{where} lacks {name}, which the model reads: "
                     "send the file that the graphs were made of"
                 )
-        return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
+            else:
+                tensors[name] = np.empty(0, kind_of(datatype))
+        return tensors
 
     def truth(self, index: int) -> Truth:
-        """Return the truth of an event, with its hits as `read` has them."""
-        graph = self._graph(index)
-        planes = self._planes(graph, self._where(index))
+        """Return the truth of an event, with its hits as `read` has them.
+
+        EventFileError as of `read`, and for a truth that does not fit the hits.
+        """
+        with _whole_graph(self._where(index)):
+            return self._truth(self._graph(index), self._where(index))
+
+    def _truth(self, graph: Mapping[str, Array], where: str) -> Truth:
+        planes = self._planes(graph, where, truth=True)
         of_hits = {
             name: _joined([p.truth[name] for p in planes])
             for name in ("y_semantic", "y_instance")
@@ -154,7 +171,7 @@ class GraphFile:
             signal=None if semantic is None else semantic >= 0,
             semantic=semantic,
             instance=of_hits.get("y_instance"),
-            event=None if event is None or np.size(event) != 1 else int(np.ravel(event)[0]),
+            event=None if event is None or event.size != 1 else _class_of(event.ravel()[0]),
             vertex=None if vertex is None or vertex.size != 3 else vertex.astype(float).ravel(),
         )
 
@@ -201,20 +218,21 @@ class GraphFile:
             raise EventFileError(f"{where} is not a graph as pynuml writes it")
         return {name: np.asarray(record[name]) for name in names}
 
-    def _planes(self, graph: Mapping[str, Array], where: str) -> list[_Plane]:
-        """Return the planes that have hits."""
-        try:
-            if any(name.startswith("hit/") for name in graph):
-                return self._second(graph, where)
-            return [
-                self._first(graph, number, plane, where)
-                for number, plane in enumerate(self.planes)
-                if np.ndim(graph.get(f"{plane}/pos", 0)) == 2
-            ]
-        except (KeyError, IndexError, ValueError) as error:
-            raise EventFileError(f"{where} is not a whole graph: {one_line(error)}") from error
+    def _planes(
+        self, graph: Mapping[str, Array], where: str, *, truth: bool = False
+    ) -> list[_Plane]:
+        """Return the planes that have hits, with their truth if it is asked for."""
+        if any(name.startswith("hit/") for name in graph):
+            return self._second(graph, where, truth=truth)
+        return [
+            self._first(graph, number, plane, where, truth=truth)
+            for number, plane in enumerate(self.planes)
+            if np.ndim(graph.get(f"{plane}/pos", 0)) == 2
+        ]
 
-    def _first(self, graph: Mapping[str, Array], number: int, plane: str, where: str) -> _Plane:
+    def _first(
+        self, graph: Mapping[str, Array], number: int, plane: str, where: str, *, truth: bool
+    ) -> _Plane:
         """Return a plane of a first-generation graph."""
         position = graph[f"{plane}/pos"].astype(np.float64)
         wire, time = (position[:, i] / _POSITION_SCALE[i] for i in (0, 1))
@@ -224,33 +242,38 @@ class GraphFile:
                 f"{_POSITION_SCALE[0]:.1f}, pynuml's default, so the wires cannot be told: "
                 "send the file that the graphs were made of"
             )
-        features = graph[f"{plane}/x"]
+        hits = len(position)
+        features = _of_hits(graph, f"{plane}/x", hits, dimensions=2)
         names = _columns("first", features, where)
+        told = [n for n in ("y_semantic", "y_instance") if truth and f"{plane}/{n}" in graph]
         return _Plane(
             number,
-            graph[f"{plane}/id"],
+            _of_hits(graph, f"{plane}/id", hits),
             np.rint(wire),
             time,
             {name: features[:, i] for i, name in enumerate(names)},
             _edges(graph.get(f"{plane}_nexus_sp/edge_index")),
-            {n: graph[f"{plane}/{n}"] for n in ("y_semantic", "y_instance")
-             if f"{plane}/{n}" in graph},
-        )  # fmt: skip
+            {name: _labels_of_hits(graph, f"{plane}/{name}", hits) for name in told},
+        )
 
-    def _second(self, graph: Mapping[str, Array], where: str) -> list[_Plane]:
+    def _second(self, graph: Mapping[str, Array], where: str, *, truth: bool) -> list[_Plane]:
         """Return the planes of a second-generation graph."""
-        position, features = graph["hit/pos"].astype(np.float64), graph["hit/x"]
+        position = graph["hit/pos"].astype(np.float64)
         if position.ndim != 2:
             return []
+        hits = len(position)
+        features = _of_hits(graph, "hit/x", hits, dimensions=2)
         names = _columns("second", features, where)
-        plane_of_hit = graph["hit/plane"]
+        ids, plane_of_hit = (_of_hits(graph, f"hit/{name}", hits) for name in ("id", "plane"))
         nexus = _edges(graph.get("hit_nexus_sp/edge_index"))
-        truth = {"y_semantic": graph["hit/y_semantic"]} if "hit/y_semantic" in graph else {}
-        if "hit_cluster-truth_particle-truth/edge_index" in graph:
-            instances = np.full(len(position), -1)
+        told: dict[str, Array] = {}
+        if truth and "hit/y_semantic" in graph:
+            told["y_semantic"] = _labels_of_hits(graph, "hit/y_semantic", hits)
+        if truth and "hit_cluster-truth_particle-truth/edge_index" in graph:
+            instances = np.full(hits, -1)
             hit, particle = _edges(graph["hit_cluster-truth_particle-truth/edge_index"])
             instances[hit] = particle
-            truth["y_instance"] = instances
+            told["y_instance"] = instances
         planes = []
         for number in np.unique(plane_of_hit):
             rows = np.flatnonzero(plane_of_hit == number)
@@ -258,12 +281,12 @@ class GraphFile:
             planes.append(
                 _Plane(
                     int(number),
-                    graph["hit/id"][rows],
+                    ids[rows],
                     position[rows, 0],
                     position[rows, 1],
                     {name: features[rows, i] for i, name in enumerate(names)},
                     np.stack((np.searchsorted(rows, edges[0]), edges[1])),
-                    {name: values[rows] for name, values in truth.items()},
+                    {name: values[rows] for name, values in told.items()},
                 )
             )
         return planes
@@ -283,11 +306,8 @@ class GraphFile:
             ids = np.full(count, -1, dtype=np.int64)
             if number in of_planes:
                 hit, spacepoint = of_planes[number].nexus
-                try:
-                    own = of_planes[number].id[hit]
-                    ids[spacepoint] = own
-                except IndexError as error:
-                    raise EventFileError(f"{where} is not a whole graph: {error}") from error
+                own = of_planes[number].id[hit]
+                ids[spacepoint] = own
                 if (ids[spacepoint] != own).any():
                     raise EventFileError(
                         f"{where} has spacepoints with two hits in plane {name}, "
@@ -298,6 +318,15 @@ class GraphFile:
             axes = position if position.ndim == 2 else np.empty((0, 3))
             table |= {f"position_{axis}": axes[:, i] for i, axis in enumerate(_AXES)}
         return {f"{SPACEPOINTS}_{name}": values for name, values in table.items()}
+
+
+@contextmanager
+def _whole_graph(where: str) -> Iterator[None]:
+    """Raise EventFileError for what numpy says of a graph whose parts do not fit each other."""
+    try:
+        yield
+    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise EventFileError(f"{where} is not a whole graph: {one_line(error)}") from error
 
 
 def is_graph_file(path: Path) -> bool:
@@ -333,10 +362,33 @@ def _columns(generation: str, features: Array, where: str) -> tuple[str, ...]:
     return known[count]
 
 
+def _of_hits(graph: Mapping[str, Array], name: str, hits: int, *, dimensions: int = 1) -> Array:
+    """Return a tensor with a row for each hit; ValueError if it has other rows."""
+    values = graph[name]
+    if values.ndim != dimensions or len(values) != hits:
+        raise ValueError(f"{name} has the shape {list(values.shape)} for {hits} hits")
+    return values
+
+
+def _labels_of_hits(graph: Mapping[str, Array], name: str, hits: int) -> Array:
+    values = _of_hits(graph, name, hits)
+    if values.dtype.kind not in "iu":
+        raise ValueError(f"{name} is {values.dtype}, not integers")
+    return values.astype(np.int64)
+
+
+def _class_of(stored: Any) -> int:
+    if stored != np.rint(stored):
+        raise ValueError(f"evt/y is {stored}")
+    return int(stored)
+
+
 def _edges(stored: Array | None) -> Array:
     """Return edges ``[2, n]``; pynuml stores none as the scalar 0."""
     if stored is None or stored.ndim != 2:
         return np.empty((2, 0), dtype=np.int64)
+    if stored.size and stored.min() < 0:  # numpy would count it from the end
+        raise ValueError(f"an edge from row {stored.min()}")
     return stored
 
 

@@ -11,7 +11,7 @@ import pytest
 from deploy.events.files import EventFile
 from deploy.events.graphs import GraphFile, open_events
 from deploy.events.tables import EventFileError
-from numl_formats.contract import INPUTS
+from numl_formats.contract import INPUTS, TYPES
 
 DATA = Path(__file__).parent / "data"
 GENERATIONS = ("first", "second")
@@ -148,6 +148,76 @@ def test_what_cannot_be_had_back_is_refused_in_one_line(tmp_path, edit, message)
         with pytest.raises(EventFileError, match=re.escape(message)) as refused:
             file.read(1)
     assert "\n" not in str(refused.value)
+
+
+def _changed(name, change):
+    def edit(fields):
+        fields[name] = change(fields[name])
+
+    return edit
+
+
+@pytest.mark.parametrize(("generation", "edit", "message"), [
+    ("first", _changed("sp/pos", lambda axes: axes[:, :2]), "index 2 is out of bounds"),
+    ("first", _changed("u/x", lambda rows: rows[:-1]), "u/x has "),
+    ("first", _changed("u/id", lambda ids: ids[:, None]), "u/id has "),
+    ("first", _changed("u_nexus_sp/edge_index", lambda e: e - e.max() - 1), "an edge from row -"),
+    ("first", _changed("u_nexus_sp/edge_index", lambda e: e.astype(float)), "arrays used as ind"),
+    ("second", _changed("hit/x", lambda rows: rows[:-1]), "hit/x has "),
+    ("second", _changed("hit/plane", lambda planes: planes[:-1]), "hit/plane has "),
+    ("second", _changed("hit_nexus_sp/edge_index", lambda e: e + 100_000), "index 10"),
+    ("second", _changed("hit_nexus_sp/edge_index", lambda e: e[:1]), "index 1 is out of bounds"),
+])  # fmt: skip
+def test_a_graph_that_is_not_whole_is_refused_alone(tmp_path, generation, edit, message):
+    with GraphFile(edited(generation, tmp_path, edit)) as file:
+        file.read(0)
+        told = re.escape(f"dataset/{EVENT} is not a whole graph: {message}")
+        with pytest.raises(EventFileError, match=told):
+            file.read(1)
+
+
+@pytest.mark.parametrize(("generation", "edit", "message"), [
+    ("first", _changed("u/y_semantic", lambda y: y[:-1]), "u/y_semantic has "),
+    ("first", _changed("u/y_semantic", lambda y: y[:, None]), "u/y_semantic has "),
+    ("first", _changed("u/y_instance", lambda y: y.astype(float)), "u/y_instance is float64"),
+    ("second", _changed("hit/y_semantic", lambda y: y[:-1]), "hit/y_semantic has "),
+    ("second", _changed("hit/y_semantic", lambda y: y.astype("f4")), "hit/y_semantic is float32"),
+    ("second", _changed("hit_cluster-truth_particle-truth/edge_index", lambda e: e + 100_000),
+     "index 10"),
+    ("second", _changed("evt/y", lambda y: np.full(y.shape, np.nan)), "evt/y is nan"),
+    ("second", _changed("evt/y", lambda y: np.full(y.shape, 1.5)), "evt/y is 1.5"),
+])  # fmt: skip
+def test_a_truth_that_fits_no_hits_is_refused_alone_and_the_event_is_read(
+    tmp_path, generation, edit, message
+):
+    with GraphFile(edited(generation, tmp_path, edit)) as file:
+        file.truth(0)
+        told = re.escape(f"dataset/{EVENT} is not a whole graph: {message}")
+        with pytest.raises(EventFileError, match=told):
+            file.truth(1)
+        assert file.read(1).hits > 0
+
+
+def test_small_integers_of_a_truth_are_counted_without_overflow(tmp_path):
+    with GraphFile(edited("first", tmp_path, _changed("u/y_semantic", np.int8))) as file:
+        semantic = file.truth(1).semantic
+        assert semantic is not None
+        assert semantic.dtype == np.int64
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_an_event_whose_planes_are_all_empty_has_every_column(tmp_path, generation):
+    def edit(fields):
+        for name in fields:
+            if name.split("/")[0] in ("hit", "u", "v", "y", "sp") or "nexus" in name:
+                fields[name] = np.zeros((), fields[name].dtype)  # as pynuml writes an empty tensor
+
+    with GraphFile(edited(generation, tmp_path, edit), INPUTS) as file:
+        tensors = file.read(1).tensors
+        assert {name: (len(a), a.dtype) for name, a in tensors.items()} == {
+            name: (0, np.dtype(TYPES[kind])) for name, kind in INPUTS.items()
+        }
+        assert file.truth(1).semantic is None
 
 
 @pytest.mark.parametrize(
