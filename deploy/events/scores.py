@@ -121,12 +121,15 @@ class Scores:
             found["event"] = confusion(true, given, len(scores))
         for name, matrix in found.items():
             self._counts[name] = matrix + self._counts.get(name, 0)
-        if truth.vertex is not None and _VERTEX in labels.whole:
-            self._vertices.append((truth.vertex, labels.whole[_VERTEX].astype(np.float64)))
+        # An event without an interaction has a vertex of NaN, which would be the figures' too.
+        vertex = truth.vertex if _VERTEX in labels.whole else None
+        if vertex is not None and np.isfinite(vertex).all():
+            self._vertices.append((vertex, labels.whole[_VERTEX].astype(np.float64)))
         if truth.instance is not None and _INSTANCE in labels.hits:
             kept_in = slice(None) if semantic is None else semantic >= 0  # as nugraph does
             guess = labels.hits[_INSTANCE][kept_in]
-            self._rand.append(adjusted_rand(truth.instance[kept_in], guess))
+            if len(guess) > 1:  # fewer are one group whatever a model answers
+                self._rand.append(adjusted_rand(truth.instance[kept_in], guess))
         self.events += 1
         self.hits += labels.event.hits
 

@@ -105,6 +105,28 @@ def test_what_file_or_model_lacks_is_not_a_figure():
     assert found["metrics"] == {}
 
 
+def test_an_event_without_a_vertex_does_not_count_in_its_figures():
+    scores = Scores({"semantic": (), "event": ()})
+    for vertex in (np.full(3, np.nan), np.array([0, np.inf, 0]), np.array([0.0, 3.0, 4.0])):
+        scores.add(labels(0, v_evt=[0, 0, 0]), Truth(vertex=vertex))
+    vertex = scores.document()["vertex"]
+    assert (vertex["events"], vertex["median"]) == (1, 5)
+    json.dumps(scores.document(), allow_nan=False)
+
+
+def test_an_event_with_fewer_than_two_signal_hits_has_no_adjusted_rand_index():
+    scores = Scores({"semantic": (), "event": ()})
+    noise = np.array([-1, -1, -1, -1])
+    for semantic in (noise, np.array([0, -1, -1, -1])):
+        scores.add(labels(4, x_i=[0, 1, 0, 1]), Truth(semantic=semantic, instance=noise))
+    assert scores.document()["instance"] is None
+    instance = np.array([0, 0, 1, 1])
+    scores.add(labels(4, x_i=[0, 1, 0, 1]), Truth(semantic=np.zeros(4, int), instance=instance))
+    found = scores.document()
+    assert found["instance"] == {"adjusted_rand": pytest.approx(-0.5), "events": 1}
+    assert found["events"] == 3
+
+
 @pytest.mark.parametrize(
     ("classes", "truth", "message"),
     [
