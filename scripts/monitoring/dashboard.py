@@ -53,7 +53,8 @@ class Graph:
 _MODEL = 'model=~"$model"'
 _BY = "sum by (instance, model)"
 # On a GPU a model queues by itself, and Triton's own queue is empty.
-_QUEUE = '__name__=~"(nv_inference|nugraph)'
+_QUEUE = '__name__=~"nv_inference_queue_duration_us|nugraph_queue_duration_us"'
+_WAITING = '__name__=~"nv_inference_pending_request_count|nugraph_pending_request_count"'
 # Of each row: what numlkit smoke --watch, a server, and the sync agent export.
 ROWS: dict[str, tuple[Graph, ...]] = {
     "Answers to a known event (numlkit smoke --watch)": (
@@ -131,15 +132,15 @@ ROWS: dict[str, tuple[Graph, ...]] = {
             "Time in the queue, of each request",
             "s",
             {
-                "{{instance}} {{model}}": f'{_BY} (rate({{{_QUEUE}_queue_duration_us", '
-                f"{_MODEL}}}[$__rate_interval])) / {_BY} (rate(nv_inference_request_success"
+                "{{instance}} {{model}}": f"{_BY} (rate({{{_QUEUE}, {_MODEL}}}"
+                f"[$__rate_interval])) / {_BY} (rate(nv_inference_request_success"
                 f"{{{_MODEL}}}[$__rate_interval])) / 1e6"
             },
         ),
         Graph(
             "Requests that wait",
             "short",
-            {"{{instance}} {{model}}": f'{_BY} ({{{_QUEUE}_pending_request_count", {_MODEL}}})'},
+            {"{{instance}} {{model}}": f"{_BY} ({{{_WAITING}, {_MODEL}}})"},
         ),
         Graph(
             "Instances at work",
