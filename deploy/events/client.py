@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,7 @@ class Client:
         self.model = describe(self.connect, model, self.endpoints[0])
         self._weights = weights_of(self.model)
         self._stopped = threading.Event()
+        self._runs: set[threading.Event] = set()  # of each label_all, to end it
         self._own = threading.local()
         self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="numlkit")
 
@@ -195,19 +196,31 @@ class Client:
         """Label events, several at once; yield an answer, or a failure, for each in their order.
 
         A failure to read one is yielded as it is. Few events are in memory at once.
-        ServerLostError if the servers stay away.
+        ServerLostError if the servers stay away, ClientError if the client is closed meanwhile.
         """
         known = len(events) if isinstance(events, Sequence) else 0
-        outcomes = infer(
-            map(self._as_event_or_failure, events), self.model, self.connect,
-            concurrency=self.concurrency, patience=self.patience,
-        )  # fmt: skip
-        with Console("normal" if progress else "quiet").progress("events") as advance:
-            done = failed = 0
+        taken, no_more = 0, False
+
+        def source() -> Iterator[EventTensors | Failure]:
+            nonlocal taken, no_more
+            for event in events:
+                taken += 1
+                yield self._as_event_or_failure(event)
+            no_more = True
+
+        done = failed = 0
+        shown = Console("normal" if progress else "quiet")
+        with self._until_closed() as stop, shown.progress("events") as advance:
+            outcomes = infer(
+                source(), self.model, self.connect,
+                concurrency=self.concurrency, stop=stop, patience=self.patience,
+            )  # fmt: skip
             for outcome in outcomes:
                 done, failed = done + 1, failed + isinstance(outcome, Failure)
                 advance(done, max(known, done), f"{failed} failed")
                 yield outcome if isinstance(outcome, Failure) else self._labelled(outcome)
+        if done < taken or not no_more:
+            raise ClientError("the client was closed before all events were answered")
 
     def read(self, path: Path | str) -> Iterator[EventTensors | Failure]:
         """Yield the events of an HDF5 file, with the columns that the model reads.
@@ -220,8 +233,10 @@ class Client:
                 yield read_event(file, index)
 
     def close(self) -> None:
-        """End what is in flight, and close all connections."""
+        """End what is in flight, a `label_all` too, and close all connections."""
         self._stopped.set()
+        for stop in tuple(self._runs):
+            stop.set()
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Client:
@@ -229,6 +244,18 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextmanager
+    def _until_closed(self) -> Iterator[threading.Event]:
+        """Yield an event that `close` sets: `infer` sets its own, so runs cannot share one."""
+        stop = threading.Event()
+        self._runs.add(stop)
+        if self._stopped.is_set():
+            stop.set()
+        try:
+            yield stop
+        finally:
+            self._runs.discard(stop)
 
     def _as_endpoint(self, url: str | Endpoint) -> Endpoint:
         return url if isinstance(url, Endpoint) else Endpoint.parse(url, **self._tls)

@@ -5,7 +5,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, TimeoutError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAway
 # from a quarter of a second to five.
 PATIENCE_S = 60.0
 _WAIT_SECONDS = 0.2
+_LAST_WAIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +136,14 @@ def infer(
         stopped.set()
         for _ in threads:
             work.put(None)
-        for thread in threads:
-            # A request in flight ends within its own timeout; a daemon thread may outlive us.
-            thread.join(timeout=2.0)
+        _join(threads)
+
+
+def _join(threads: Sequence[threading.Thread]) -> None:
+    # A request in flight ends within its own timeout; a daemon thread may outlive us.
+    deadline = time.monotonic() + _LAST_WAIT_S
+    for thread in threads:
+        thread.join(timeout=max(0.0, deadline - time.monotonic()))
 
 
 def _until_broken(events: Iterable[P], broken: list[Exception]) -> Iterator[P]:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -215,6 +215,34 @@ def test_an_unforeseen_fault_of_one_event_is_an_error_of_the_kit(monkeypatch):
             client.label(EVENT)
         [failure] = client.label_all([EVENT])
     assert failure == Failure((0, 0, 0), "", "ZeroDivisionError: division by zero", refused=False)
+
+
+def test_a_client_that_is_closed_ends_what_it_labels_and_no_other_client():
+    with Client("grpc://one") as other:
+        client = Client("grpc://one")
+        runs = [each.label_all(repeat(EVENT, 300)) for each in (client, other)]
+        for each in runs:
+            next(each)
+        client.close()
+        with pytest.raises(ClientError, match="the client was closed"):
+            next(runs[0])
+        assert len(list(runs[1])) == 299
+        with pytest.raises(ClientError, match="the client was closed"):
+            next(client.label_all([EVENT]))
+
+
+def test_a_client_may_be_closed_at_its_last_answer():
+    client = Client("grpc://one")
+    for _ in client.label_all([EVENT]):
+        client.close()
+
+
+def test_one_of_two_runs_of_a_client_may_end_before_the_other():
+    with Client("grpc://one") as client:
+        longer = client.label_all([EVENT] * 30)
+        next(longer)
+        assert len(list(client.label_all([EVENT]))) == 1
+        assert len(list(longer)) == 29
 
 
 def test_asyncio_gets_the_same_answers():

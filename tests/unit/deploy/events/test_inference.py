@@ -4,7 +4,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -231,6 +231,20 @@ def test_a_stop_ends_the_run_while_a_request_is_under_way():
     events = [make_event(i, hits=i) for i in range(50)]
     outcomes = list(infer(events, MODEL, lambda: FakeTransport(slow), concurrency=1, stop=stop))
     assert len(outcomes) <= 2
+
+
+def test_threads_that_hang_at_the_end_are_waited_for_together(monkeypatch):
+    waited: list[float] = []
+
+    class Hung(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            assert timeout is not None
+            waited.append(timeout)
+
+    clock = SimpleNamespace(monotonic=lambda: sum(waited))
+    monkeypatch.setattr(inference, "time", clock)
+    inference._join([Hung() for _ in range(8)])
+    assert (len(waited), sum(waited)) == (8, 2.0)
 
 
 def test_scores_go_back_to_the_order_of_the_hits():
