@@ -18,7 +18,7 @@ from deploy.events.bulk import Record, read_record
 from deploy.host.errors import ClientError, KitError
 
 _INDEX = "event_id.seq_cnt"
-_OF_MODEL = ("format", "model", "weights", "planes", "semantic_classes", "event_classes")
+_MAY_DIFFER = ("endpoint", "weights")  # a weights' name: their digests are the same
 
 
 def merge(folder: Path, out: Path) -> list[Record]:
@@ -52,14 +52,16 @@ def merge(folder: Path, out: Path) -> list[Record]:
 
 def _write_hdf5(paths: Sequence[Path], out: Path) -> None:
     events, sources = 0, list[bytes]()
+    said: dict[str, dict[str, None]] = {name: {} for name in _MAY_DIFFER}
     with h5py.File(out, "w") as merged:
         for path in paths:
             with h5py.File(path, "r") as results:
-                for name in _OF_MODEL:
+                for name, value in results.attrs.items():
                     # A file without events does not know the classes.
-                    if results.attrs.get(name, "") != "":
-                        merged.attrs[name] = results.attrs[name]
-                merged.attrs["filter_threshold"] = results.attrs["filter_threshold"]
+                    if value != "" or name not in merged.attrs:
+                        merged.attrs[name] = value
+                    if name in said and value:
+                        said[name][value] = None
                 for table in ("hit_table", "event_table", "failed_table"):
                     for name, dataset in results.get(table, {}).items():
                         values = dataset[:]
@@ -71,6 +73,8 @@ def _write_hdf5(paths: Sequence[Path], out: Path) -> None:
                 events += len(results["event_table/event_id"]) if "event_table" in results else 0
                 sources += results["source_files"][:].tolist()
         merged.create_dataset("source_files", data=sources, dtype=h5py.string_dtype())
+        for name, values in said.items():
+            merged.attrs[name] = ", ".join(values)
         merged.attrs["complete"] = True
 
 

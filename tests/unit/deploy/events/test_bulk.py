@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -191,6 +192,23 @@ def test_merged_results_are_read_as_those_of_one_file(files, tmp_path):
         assert names == [str(files[run]) for run, *_ in EVERY]
         assert results.attrs["semantic_classes"] == "a,b,c"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_merged_results_have_every_attribute_of_a_results_file(files, tmp_path):
+    out, empty = tmp_path / "out", tmp_path / "empty.h5"
+    shutil.copy(files[0], empty)
+    with h5py.File(empty, "r+") as file:
+        for table in ("hit_table", "spacepoint_table"):
+            for name, dataset in list(file[table].items()):
+                del file[table][name]
+                file[table][name] = dataset[:0]
+    for path, url in ((files[0], "http://x"), (empty, "http://y"), (files[1], "http://x")):
+        label_files([path], out, MODEL, url, Server, concurrency=2)
+    merge(out, tmp_path / "all.h5")
+    with h5py.File(tmp_path / "all.h5") as merged, h5py.File(out / files[1].name) as one:
+        assert dict(merged.attrs) == {**one.attrs, "endpoint": "http://y, http://x"}
+        assert (merged.attrs["weights"], merged.attrs["event_classes"]) == ("", "")
+        assert merged.attrs["semantic_classes"] == "a,b,c"
 
 
 def test_merged_results_become_a_parquet_table(files, tmp_path):
