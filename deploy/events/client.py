@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOOK_S = 1.0
+_COLUMNS = ("hit_id", "plane", "label", "class", "score", "signal", "noise")
 _NO_ID: EventId = (0, 0, 0)
 _NO_EVENT = "an event is a mapping of columns by their names"
 Event = EventTensors | Failure | Mapping[str, Any]
@@ -78,7 +79,7 @@ class Labelled:
         """Return the table's columns: ids, label (int32 and its name), scores, ``[hits]`` each.
 
         ``signal`` is the filter's probability that the hit is no noise; each class has a column
-        with its probability.
+        with its probability, ``x_NAME`` if another column has its name.
         """
         labels, tensors = self.labels, self.labels.event.tensors
         found: dict[str, NDArray[Any]] = {"hit_id": tensors[HIT_ID], "plane": tensors[PLANE]}
@@ -87,7 +88,7 @@ class Labelled:
             chances = probabilities(labels.hits[SEMANTIC])
             found |= {"label": labels.label, "class": np.array(names)[labels.label]}
             found |= {"score": labels.score}
-            found |= {name: chances[:, i] for i, name in enumerate(names)}
+            found |= {name: chances[:, i] for i, name in enumerate(_free_names(names))}
         if FILTER in labels.hits:
             found |= {"signal": labels.hits[FILTER], "noise": labels.noise}
         return found
@@ -122,6 +123,16 @@ class Labelled:
     def display(self) -> Figure:
         """Draw the event: wire against time in each plane, coloured by label."""
         return draw(self.labels, self.model)
+
+
+def _free_names(classes: Sequence[str]) -> list[str]:
+    """Return a name for each class's column that no other column has, with a filter or without."""
+    names = list(_COLUMNS)
+    for name in classes:
+        while name in names:
+            name = f"x_{name}"
+        names.append(name)
+    return names[len(_COLUMNS) :]
 
 
 class Client:

@@ -77,6 +77,27 @@ def _fake(monkeypatch):
     monkeypatch.setattr(module, "TritonTransport", Fake)
 
 
+@pytest.mark.parametrize(
+    ("classes", "columns"),
+    [
+        ("noise,signal,label", ["x_noise", "x_signal", "x_label"]),
+        ("hit_id,b,b", ["x_hit_id", "b", "x_b"]),
+        ("x_score,score,plane", ["x_score", "x_x_score", "x_plane"]),
+    ],
+)
+def test_a_class_that_has_a_columns_name_replaces_none(monkeypatch, classes, columns):
+    model = replace(MODEL, parameters={"semantic_classes": classes})
+    monkeypatch.setattr(Fake, "describe", lambda *_: model)
+    with Client("grpc://one") as client:
+        found = client.label(EVENT).columns()
+    own = {"hit_id", "plane", "label", "class", "score", "signal", "noise"}
+    assert [name for name in found if name not in own] == columns
+    assert found["hit_id"].tolist() == [0, 1, 2, 3]
+    assert found["label"].tolist() == [0, 1, 2, 0]
+    assert found["noise"].tolist() == [True, False, False, False]
+    assert [found[name].tolist() for name in columns] == [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]]
+
+
 def test_an_event_becomes_a_table_of_its_hits(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)  # type: ignore[arg-type]
     with Client("grpc://one", "grpc://two") as client:
