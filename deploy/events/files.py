@@ -125,6 +125,10 @@ class EventFile:
     def __len__(self) -> int:
         return len(self.event_ids)
 
+    def has(self, table: str, *columns: str) -> bool:
+        """Return whether these columns are read of a table."""
+        return self._columns.get(table, {}).keys() >= set(columns)
+
     def read(self, index: int) -> EventTensors:
         """Return the event ``index`` of ``event_ids``.
 
