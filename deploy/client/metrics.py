@@ -8,6 +8,7 @@ import math
 import urllib.request
 from collections import defaultdict
 from dataclasses import dataclass
+from http.client import HTTPException
 
 from deploy.host.errors import LaunchError
 
@@ -67,6 +68,6 @@ def fetch_counts(endpoint: str, *, timeout: float) -> dict[str, ModelCounts]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=timeout) as answer:
             return read_counts(answer.read().decode())
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", None) or error
+    except (OSError, ValueError, HTTPException) as error:
+        reason = " ".join(str(getattr(error, "reason", None) or error).split())
         raise LaunchError(f"no metrics from {url}: {reason}") from None

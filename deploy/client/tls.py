@@ -30,6 +30,13 @@ _PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsag
 _NAMED = (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME)
 _GRPC_TIMEOUT_S = 5.0
 _LARGEST = 1 << 24
+# All but the first are of certificates that OpenSSL may take nonetheless.
+_NO_EXTENSION = (
+    x509.ExtensionNotFound,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    ValueError,
+)
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
@@ -175,9 +182,10 @@ def _read(path: Path, what: str, option: str) -> bytes:
 
 
 def _extension(found: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
+    """Return an extension, or None if the certificate has none or not all can be read."""
     try:
         return found.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
+    except _NO_EXTENSION:
         return None
 
 

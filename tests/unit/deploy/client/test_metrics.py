@@ -1,4 +1,5 @@
 import socket
+import threading
 
 import pytest
 
@@ -34,6 +35,33 @@ def test_requests_failures_and_quantiles_are_read_by_model():
         "nugraph2": ModelCounts(requests=0, failures=0, p50=None, p99=None),
         "nugraph3": ModelCounts(requests=8, failures=3, p50=0.022578, p99=0.041864),
     }
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nnv_cpu",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 200 + b"\r\n",
+        b"",
+    ],
+)
+def test_an_answer_that_breaks_off_or_is_no_http_is_told_in_a_line(answer):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def reply() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(answer)
+
+        threading.Thread(target=reply).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(
+            LaunchError, match=f"no metrics from http://{address}/metrics: ."
+        ) as told:
+            fetch_counts(address, timeout=10)
+    assert "\n" not in told.value.cause
 
 
 def test_a_server_that_is_away_is_named():

@@ -1,6 +1,7 @@
 """Files for TLS, checked before they are used."""
 
 import os
+import ssl
 import subprocess
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -186,6 +187,39 @@ def self_signed(folder: Path, key: Any, *extensions: x509.ExtensionType) -> Pair
     pair.cert.write_bytes(signed.public_bytes(Encoding.PEM))
     pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return pair
+
+
+_ONE, _TWO = "1.2.3.4.5", "1.2.3.4.6"
+_NULL = b"\x05\x00"
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        {_ONE: _NULL, _TWO: _NULL},  # the second is given the first's name
+        {"2.5.29.17": bytes.fromhex("3004a3023000")},  # alternative names, one of X.400
+    ],
+)
+def test_a_certificate_whose_extensions_cannot_be_read_still_says_when_it_ends(
+    tmp_path, extensions
+):
+    unknown = [
+        x509.UnrecognizedExtension(x509.ObjectIdentifier(oid), value)
+        for oid, value in extensions.items()
+    ]
+    pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()), *unknown)
+    stored = x509.load_pem_x509_certificate(pair.cert.read_bytes()).public_bytes(Encoding.DER)
+    renamed = stored.replace(bytes.fromhex("06042a030406"), bytes.fromhex("06042a030405"))
+    pair.cert.write_text(ssl.DER_cert_to_PEM_cert(renamed))
+    found = check_pair(pair.cert, pair.key, role="server")
+    assert (found.subject, found.names) == ("me", ())
+    assert found.not_before < found.not_after
+
+
+def test_a_certificate_with_a_damaged_extension_is_refused(tmp_path):
+    damaged = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.17"), b"\xff")
+    pair = self_signed(tmp_path, ec.generate_private_key(ec.SECP256R1()), damaged)
+    assert refusal(pair).cause == f"certificate {pair.cert}: not usable: invalid certificate"
 
 
 def test_a_certificate_for_clients_is_none_for_a_server(tmp_path):
