@@ -72,7 +72,7 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
         if (there / FACTS).is_file():
             return _recall(there)
     if (Path(name) / PROGRAM).is_file():
-        folder = FolderSource(Path(name).resolve())
+        folder = FolderSource(Path(name).resolve(), _more(backends))
         return _take(folder.digest, backends, lambda: folder, say)
     layers = cache_folder() / "layers"
     waiting = "another command is fetching an image; waiting"
@@ -98,8 +98,12 @@ def stock_image(triton: str) -> str:
 
 
 def _root(digest: str, backends: tuple[str, ...]) -> Path:
-    more = "".join(f"-{name}" for name in sorted(backends) if name not in PYTHON_ONLY)
+    more = "".join(f"-{name}" for name in sorted(_more(backends)))
     return cache_folder() / "triton" / f"{digest.removeprefix('sha256:')[:16]}{more}"
+
+
+def _more(backends: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in backends if name not in PYTHON_ONLY)
 
 
 def _take(
@@ -134,9 +138,7 @@ def _lay_out(source: Source, folder: Path, backends: tuple[str, ...], say: Say) 
     for path, content in source.files_below(""):
         if _TERMS.fullmatch(path):
             _copy(content, folder / path)
-    for name in backends:
-        if name in PYTHON_ONLY:
-            continue
+    for name in _more(backends):
         files = list(source.files_below(f"backends/{name}"))
         if not files:
             raise BuildError(f"{source.name} has no backend {name}", "leave it out of --backends")

@@ -1,5 +1,6 @@
 """Where a Triton is taken from: an image's layers, or a folder of this host."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -98,12 +99,26 @@ class ImageSource:
 class FolderSource:
     """A server in a folder of this host, whose libraries it uses."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, backends: tuple[str, ...] = ()) -> None:
         self._root = root
         self.name = str(root)
         files = [root / path for path in SERVER if (root / path).is_file()]
-        self.digest = f"sha256:{digest_of(files, base=root)}"
+        total = hashlib.sha256(digest_of(files, base=root).encode())
+        # Of the rest, which may have gigabytes and is asked about at each start, size and time.
+        for path, content in self._others(backends):
+            facts = content.stat()
+            total.update(f"\0{path}\0{facts.st_size} {facts.st_mtime_ns}".encode())
+        self.digest = f"sha256:{total.hexdigest()}"
         self.release = ""
+
+    def _others(self, backends: tuple[str, ...]) -> Iterator[tuple[str, Path]]:
+        """Yield what is taken besides the server's own files: all that a copy may hold."""
+        for path in sorted(self._root.iterdir()):  # its version and its terms
+            if path.is_file():
+                yield path.name, path
+        for folder in ("lib", "caches", *(f"backends/{name}" for name in sorted(backends))):
+            for name, path in self.files_below(folder):
+                yield f"{folder}/{name}", path
 
     def file(self, path: str) -> Path | None:
         found = self._root / path

@@ -35,7 +35,7 @@ class TritonRelease:
         wheel: What it is unpacked from, with a stub for the Python that is wanted.
         root: Else the folder that holds it, in NVIDIA's layout.
         origin: Where that was taken from, as ``HOST/REPOSITORY@sha256:...``.
-        digest: sha256 of the image's manifest, or of the server's program.
+        digest: sha256 of the image's manifest, or of what a folder holds.
         flags: What ``--help`` lists; None if it cannot run on this host.
         backends: The backends that are in it.
     """

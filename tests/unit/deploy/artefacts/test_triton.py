@@ -97,3 +97,35 @@ def test_other_backends_are_kept_where_they_are_asked_for(server):
     assert find_triton(str(root), ignore).root != found.root
     with pytest.raises(BuildError, match="has no backend tensorrt"):
         find_triton(str(root), ignore, backends=("python", "tensorrt"))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "backends/onnxruntime/libtriton_onnxruntime.so",
+        "lib/libtritonserver.so",
+        "caches/local/libtritoncache_local.so",
+        "LICENSE",
+    ],
+)
+def test_a_folder_whose_backend_or_library_changed_is_taken_again(server, changed):
+    root, chosen = server(f"{HELP}\n{STARTS}"), ("python", "onnxruntime")
+    for path in ("backends/onnxruntime/libtriton_onnxruntime.so", "lib/other", changed):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text("old")
+    old = find_triton(str(root), ignore, backends=chosen)
+    assert find_triton(str(root), ignore, backends=chosen) == old
+    (root / changed).write_text("new, mended")
+    new = find_triton(str(root), ignore, backends=chosen)
+    assert (new.root, new.digest) != (old.root, old.digest)
+    assert new.root is not None
+    if not changed.startswith("lib/"):  # to which nothing here is linked
+        assert (new.root / changed).read_text() == "new, mended"
+
+
+def test_a_backend_that_is_not_chosen_changes_nothing(server):
+    root = server(f"{HELP}\n{STARTS}")
+    old = find_triton(str(root), ignore)
+    (root / "backends" / "pytorch").mkdir()
+    (root / "backends" / "pytorch" / "libtriton_pytorch.so").write_text("no ELF")
+    assert find_triton(str(root), ignore) == old
