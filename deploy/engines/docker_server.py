@@ -1,5 +1,6 @@
 """A server in a container of the Docker engine."""
 
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ import psutil
 import requests
 from docker.errors import DockerException, NotFound
 from docker.models.containers import Container
+from urllib3.exceptions import HTTPError
 
 from deploy.artefacts.docker_client import connect, first_line
 from deploy.deployment.plan import LaunchPlan
@@ -20,6 +22,9 @@ from deploy.triton.command import EXIT_TIMEOUT_S
 
 _LAST_WORDS_S = 2.0
 _NOTICED_S = 2.0
+_AGAIN_S = 0.5
+# The last two: the SDK lets them through while it reads a stream.
+_BROKEN_OFF = (DockerException, requests.RequestException, OSError, HTTPError, struct.error)
 
 
 class ContainerServer(Server):
@@ -66,13 +71,19 @@ class ContainerServer(Server):
         return bool(self._container.attrs["State"]["Running"])
 
     def _follow(self) -> None:
-        # It ends when the engine goes away; the next server starts a new one.
-        with (
-            suppress(DockerException, requests.RequestException, OSError),
-            self._plan.log.open("ab", buffering=0) as stream,
-        ):
-            for chunk in self._container.logs(stream=True, follow=True):
-                stream.write(chunk)
+        """Copy what the container says to the log for as long as its server runs."""
+        since: float | None = None
+        while True:
+            with suppress(*_BROKEN_OFF), self._plan.log.open("ab", buffering=0) as stream:
+                for chunk in self._container.logs(stream=True, follow=True, since=since):
+                    since = time.time()
+                    # What a full disk has no room for is lost; the next lines may find some.
+                    with suppress(OSError):
+                        stream.write(chunk)
+            # An engine that is restarted may leave its containers alone (live-restore).
+            if not self.alive():
+                return
+            time.sleep(_AGAIN_S)
 
     def _ended(self) -> str:
         # The engine notices a moment after the process is gone, and may start it again.

@@ -13,7 +13,7 @@ import platform
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -277,11 +277,8 @@ class Supervisor:
             self._retired |= dict.fromkeys(retired, time.monotonic() + RETIRE_S)
             if not loading and self._missing(server):
                 return  # one of the new ones has died: the next check heals it
-            if not loading and all(smoke(self._probe, m, self._golden[m]).ok for m in missing):
-                self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
-                log.info("healed %s", ", ".join(missing))
-                if self._lost:
-                    self._note_lost()
+            if not loading and self._answers(missing):
+                self._note_healed(missing)
                 return
             if "failed to load" in said:
                 # Triton tries again at each poll.
@@ -293,10 +290,34 @@ class Supervisor:
                 if self._missing(server).keys() - missing.keys():
                     return  # another model needs the same: the next check heals both
             elif time.monotonic() > deadline:
+                if self._loaded_unsaid(server, missing, old):
+                    self._note_healed(missing)
+                    return
                 # Triton waits forever for a stub that dies as soon as it is started.
                 log.error("not healed in %.0f s: restarting the server", patience)
                 self._replace()
                 return
+
+    def _answers(self, models: Iterable[str]) -> bool:
+        return all(smoke(self._probe, model, self._golden[model]).ok for model in models)
+
+    def _note_healed(self, models: Iterable[str]) -> None:
+        self._note("ready", heals=self._state.heals + 1, cause=None, remedy=None)
+        log.info("healed %s", ", ".join(models))
+        if self._lost:
+            self._note_lost()
+
+    def _loaded_unsaid(self, server: Server, models: Iterable[str], old: list[Stub]) -> bool:
+        """Return whether models are loaded although the log, on a full disk, does not say so.
+
+        Their old stubs are ended first: they would answer for a load that never ends. If it does
+        not, the server is restarted, and they end all the same.
+        """
+        self._retired |= dict.fromkeys((stub.process for stub in old), time.monotonic())
+        if self._missing(server).keys() & set(models):
+            return False
+        self._end_retired()
+        return self._answers(models)
 
     def _end_retired(self) -> None:
         """Kill stubs that have been replaced.

@@ -1,10 +1,17 @@
-"""What a container's engine says of a server that has ended, from states seen with Docker 20.10."""
+"""A container's server with a stand-in for its engine, whose states are those of Docker 20.10."""
 
+import errno
+import io
+import os
+import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import DockerException
 
+from deploy.deployment.state import ProcessId
 from deploy.engines.docker_server import ContainerServer
 
 RUNS = {"Running": True, "Restarting": False, "ExitCode": 0, "OOMKilled": False}
@@ -33,3 +40,80 @@ def test_an_end_is_told_as_the_engine_has_it_once_it_has_noticed(monkeypatch, st
     server = object.__new__(ContainerServer)
     server._container = container
     assert server._ended() == said
+
+
+class Log(io.BytesIO):
+    """A log on a disk that may be full."""
+
+    full = False
+
+    def open(self, *_: object, **_options: object) -> "Log":
+        return self
+
+    def close(self) -> None:
+        """Keep what was written."""
+
+    def write(self, chunk: Any) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(chunk)
+
+
+@pytest.fixture
+def followed(monkeypatch):
+    """A living server of which the test gives what the engine returns for each request."""
+    monkeypatch.setattr("deploy.engines.docker_server._AGAIN_S", 0.01)
+    server: Any = object.__new__(ContainerServer)
+    server.identity, log = ProcessId.of(os.getpid()), Log()
+    server._plan = SimpleNamespace(log=log)
+    return server, log
+
+
+def _said(server: Any, *streams: Any) -> list[float | None]:
+    """Follow a server's log, stream after stream; return since when each was asked for."""
+    left, asked = list(streams), list[float | None]()
+
+    def logs(*, since: float | None = None, **_: object) -> Iterator[bytes]:
+        asked.append(since)
+        return left.pop(0)()
+
+    server._container = SimpleNamespace(logs=logs)
+    follower = threading.Thread(target=server._follow, daemon=True)
+    follower.start()
+    follower.join(30)
+    assert not follower.is_alive()
+    return asked
+
+
+def test_the_log_is_followed_again_after_a_full_disk(followed):
+    server, log = followed
+
+    def stream() -> Iterator[bytes]:
+        yield b"one\n"
+        log.full = True
+        yield b"lost\n"
+        log.full = False
+        yield b"three\n"
+        server.identity = None
+
+    assert _said(server, stream) == [None]
+    assert log.getvalue() == b"one\nthree\n"
+
+
+def test_a_log_whose_engine_was_restarted_is_followed_from_where_it_ended(followed):
+    server, log = followed
+
+    def first() -> Iterator[bytes]:
+        yield b"one\n"
+
+    def away() -> Iterator[bytes]:
+        raise DockerException("Error while fetching server API version")
+
+    def second() -> Iterator[bytes]:
+        yield b"two\n"
+        server.identity = None
+
+    asked = _said(server, first, away, second)
+    assert asked[0] is None
+    assert asked[1] == asked[2] is not None
+    assert log.getvalue() == b"one\ntwo\n"

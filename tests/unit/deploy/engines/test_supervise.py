@@ -240,6 +240,34 @@ def test_a_server_that_never_ends_a_load_is_restarted(run, stubs, monkeypatch):
     assert len(run.servers) == 2
 
 
+def test_a_heal_whose_log_line_was_lost_is_no_reason_to_restart(run, stubs, monkeypatch):
+    monkeypatch.setattr(supervise, "HEAL_S", 3.0)
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    dead, old, _ = server.own
+    stubs.kill(dead)
+    run.until_touched(before)
+    server.own += [stubs.add(), stubs.add()]
+    run.until(lambda state: state.phase == "ready")
+    assert (run.state.heals, run.state.restarts, run.state.cause) == (1, 0, None)
+    assert old.process.process() is None, "it could have answered for a load that never ends"
+    assert (run.servers, server.stopped) == ([server], False)
+
+
+def test_new_stubs_that_give_no_right_answer_are_not_counted_as_a_heal(run, stubs, monkeypatch):
+    monkeypatch.setattr(supervise, "HEAL_S", 1.0)
+
+    def silent(_probe: object, model: str, _golden: object) -> SmokeResult:
+        return SmokeResult(model, ready=False, error="no answer", seconds=None)
+
+    monkeypatch.setattr(supervise, "smoke", silent)
+    [server], before = run.servers, run.version.stat().st_mtime_ns
+    stubs.kill(server.own[0])
+    run.until_touched(before)
+    server.own += [stubs.add(), stubs.add()]
+    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+    assert (run.state.heals, server.stopped) == (0, True)
+
+
 def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(run, stubs):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     stubs.kill(server.own[0])
