@@ -9,6 +9,7 @@ from deploy.client.metrics import ModelCounts, fetch_counts
 from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.plan import Broken
 from deploy.deployment.state import DeploymentFolder, DeploymentState, host_port
+from deploy.engines.choose import engine_named
 from deploy.engines.server import living_stubs, missing_stubs
 from deploy.host.errors import LaunchError, RepositoryError
 from deploy.host.failures import diagnose
@@ -64,13 +65,14 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     if state.supervisor.process() is None:
         problems.append("the supervisor is dead: failures will not be healed")
         remedy = UP_AGAIN
-    server = state.server.process() if state.server is not None else None
+    # A container may have been started again by its engine, while nobody noted its server.
+    server = engine_named(state.engine).server(folder, state)
     if server is None:
         death = why_dead(state)
         # A cause known to the supervisor is shown with the phase.
         why = f": {death.cause}" if death is not None and state.cause is None else ""
         problems.append(f"the server is dead{why}")
-        remedy = death.remedy if death is not None else f"numlkit logs --name {state.name}"
+        remedy = death.remedy if death else remedy or f"numlkit logs --name {state.name}"
     plan = folder.plan()
     planned = plan.instances if plan is not None else dict.fromkeys(state.models, 1)
     wanted = {model: planned[model] for model in state.models}

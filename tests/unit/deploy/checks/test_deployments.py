@@ -5,8 +5,11 @@ import pytest
 
 from deploy.checks.deployments import clear_deployment, deployment_findings
 from deploy.checks.host import port_findings, tls_findings
+from deploy.client.probe import SmokeResult
 from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, ProcessId
+from deploy.engines import health
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.finding import Finding
@@ -62,6 +65,49 @@ def test_a_server_without_a_supervisor_is_named_and_left_alone(living):
     with pytest.raises(KitError, match="is alive again"):
         clear_deployment("a")
     assert living.process() is not None
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Servers that answer whoever asks for their status."""
+
+    def right(_probe: object, model: str, _golden: object) -> SmokeResult:
+        return SmokeResult(model, ready=True, error=None, seconds=None)
+
+    monkeypatch.setattr(health, "smoke", right)
+    monkeypatch.setattr(health, "golden_of", lambda _: None)
+    monkeypatch.setattr(health, "fetch_counts", lambda *_, **_options: {})
+
+
+def _problems(folder: DeploymentFolder) -> tuple[tuple[str, ...], str | None]:
+    found = health.examine(folder, folder.require_state(), timeout=1.0)
+    return found.problems, found.remedy
+
+
+def test_a_container_that_docker_restarted_is_not_called_dead(asked):
+    folder = _write(engine="docker", supervisor=DEAD, server=DEAD, models=())
+    plan = LaunchPlan(
+        deployment=Deployment(), engine="docker", ports=Ports(), arguments=(), variables={},
+        repository=folder.repository, instances={}, shm_prefix="", identity="restarted",
+        artefact="", log=folder.log,
+    )  # fmt: skip
+    folder.write_plan(plan)
+    words = ["/opt/tritonserver", "-c", "read _", "--id=restarted"]
+    server = subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE)
+    unwatched = "the supervisor is dead: failures will not be healed"
+    try:
+        assert _problems(folder) == ((unwatched,), health.UP_AGAIN)
+    finally:
+        server.communicate()
+    assert _problems(folder) == ((unwatched, "the server is dead"), health.UP_AGAIN)
+
+
+def test_what_to_do_about_a_server_is_said_by_its_supervisor_if_that_lives(asked):
+    dead = "the server is dead"
+    assert _problems(_write(server=DEAD, models=())) == ((dead,), "numlkit logs --name a")
+    stopping = _write(server=DEAD, models=(), phase="stopping")
+    said = (dead, "the deployment is stopping")
+    assert _problems(stopping) == (said, "numlkit down --name a")
 
 
 def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away():
