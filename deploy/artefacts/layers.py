@@ -33,6 +33,9 @@ _DOCUMENT_BYTES = 1 << 23  # of a manifest or a configuration
 _SAVE = "docker save IMAGE --output FILE"
 _ELSEWHERE = "ask whoever runs the registry, or take the image from another"
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
+_MOST_INDEXES = 8  # in each other
+# What is raised by a document in which something is missing, or is of another kind.
+_MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _PLATFORM = {"os": "linux", "architecture": "amd64"}
 
 
@@ -80,12 +83,25 @@ def find_image(name: str, kept: Path) -> Image:
 def _in_registry(reference: Reference, kept: Path) -> Image:
     registry, name = Registry(reference), reference.digest or reference.tag or "latest"
     manifest = _asked(registry, name)
-    if manifest is not None and (one := _for_this_platform(manifest.content)) is not None:
-        name, manifest = one, _asked(registry, one)
-    if manifest is None:
-        cause = f"registry {reference.host} has no {reference.repository}:{name}"
-        raise BuildError(cause, "check the repository's name and the tag")
+    try:
+        for _ in range(_MOST_INDEXES):
+            one = _for_this_platform(manifest.content) if manifest is not None else None
+            if one is None:
+                break
+            name, manifest = one, _asked(registry, one)
+        else:
+            raise ValueError(f"it lists an index in an index, {_MOST_INDEXES} times")
+        if manifest is None:
+            cause = f"registry {reference.host} has no {reference.repository}:{name}"
+            raise BuildError(cause, "check the repository's name and the tag")
+        image = _described(reference, registry, manifest, kept)
+    except _MALFORMED as error:
+        cause = f"{reference}: what its registry has at {name} is not an image: {_told(error)}"
+        raise BuildError(cause, _ELSEWHERE) from None
+    return replace(image, believed=not reference.digest)
 
+
+def _described(reference: Reference, registry: Registry, manifest: Manifest, kept: Path) -> Image:
     def layer(about: Mapping[str, Any]) -> Layer:
         digest, size = _facts(about)
         place = kept / digest.removeprefix("sha256:")
@@ -100,11 +116,10 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
         cause = f"{reference}: its configuration has {config.size} bytes"
         raise BuildError(cause, "name an image of a Triton server")
     pinned = replace(reference, tag="", digest=manifest.digest)
-    image = _image(
+    return _image(
         str(pinned), manifest.digest, config.whole().read_bytes(),
         tuple(map(layer, manifest.content["layers"])),
     )  # fmt: skip
-    return replace(image, believed=not reference.digest)
 
 
 def _asked(registry: Registry, name: str) -> Manifest | None:
@@ -230,15 +245,15 @@ def _in_folder(folder: Path) -> Image:
         return Layer(digest, size, lambda: blob(digest).open("rb"), partial(verified, digest))
 
     try:
-        document = json.loads((folder / "index.json").read_bytes())
+        found, document = "", json.loads((folder / "index.json").read_bytes())
         while (digest := _for_this_platform(document)) is not None:
             found, document = digest, json.loads(verified(digest).read_bytes())
         config = verified(document["config"]["digest"]).read_bytes()
         layers = tuple(map(layer, document["layers"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return _image(f"{folder}@{found}", found, config, layers)
+    except (OSError, *_MALFORMED) as error:
         remedy = "write it with: skopeo copy docker://IMAGE oci:FOLDER"
-        raise BuildError(f"{folder} is not an OCI image: {error}", remedy) from None
-    return _image(f"{folder}@{found}", found, config, layers)
+        raise BuildError(f"{folder} is not an OCI image: {_told(error)}", remedy) from None
 
 
 def _in_file(path: Path, kept: Path) -> Image:
@@ -254,10 +269,12 @@ def _in_file(path: Path, kept: Path) -> Image:
                 )
             ]
             sizes = [saved.getmember(name).size for name in about["Layers"]]
+            digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
+            image = _image(f"{path}@{digest}", digest, config, ())
     except ValueError as error:
         cause = f"{path} is not one image that docker save wrote: {error}"
         raise BuildError(cause, _SAVE) from None
-    except (OSError, tarfile.TarError, KeyError, TypeError) as error:
+    except (OSError, tarfile.TarError, *_MALFORMED) as error:
         raise BuildError(f"{path} is no file of docker save: {error}", _SAVE) from None
 
     def read(name: str) -> IO[bytes]:
@@ -280,8 +297,7 @@ def _in_file(path: Path, kept: Path) -> Image:
         Layer(digest, size, partial(read, name), partial(whole, name, digest))
         for name, digest, size in zip(about["Layers"], digests, sizes, strict=True)
     )
-    digest = f"sha256:{hashlib.sha256(config).hexdigest()}"
-    return _image(f"{path}@{digest}", digest, config, layers)
+    return replace(image, layers=layers)
 
 
 def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
@@ -298,7 +314,10 @@ def _image(name: str, digest: str, config: bytes, layers: tuple[Layer, ...]) -> 
 
 
 def _facts(about: Mapping[str, Any]) -> tuple[str, int]:
-    return _digest(about), int(about["size"])
+    size = about["size"]
+    if not isinstance(size, int) or size < 0:
+        raise ValueError(f"a part has size {size!r}")
+    return _digest(about), size
 
 
 def _digest(about: Mapping[str, Any]) -> str:
@@ -319,6 +338,10 @@ def _for_this_platform(document: Mapping[str, Any]) -> str | None:
             return _digest(each)
     cause = f"the image is not built for {'/'.join(_PLATFORM.values())}"
     raise BuildError(cause, "name one that is")
+
+
+def _told(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _other_bytes(digest: str, found: str) -> BuildError:

@@ -57,7 +57,7 @@ class Registry:
         digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
         try:
             content = answer.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict) or answer.headers.get(_DIGEST, digest) != digest:
             raise PublishError(f"registry {self._at.host} has a damaged manifest at {name}")
@@ -72,8 +72,8 @@ class Registry:
             if answer is None:
                 break
             try:
-                found += answer.json()["tags"] or []
-            except (ValueError, KeyError, TypeError):
+                found += map(_text, answer.json()["tags"] or [])
+            except (ValueError, KeyError, TypeError, RecursionError):
                 raise PublishError(f"registry {self._at.host} does not list its tags") from None
             following = urlsplit(answer.links.get("next", {}).get("url", "")).query
             query = following if following != query else ""
@@ -169,11 +169,22 @@ class Registry:
             raise PublishError(cause, remedy)
         answer = requests.get(realm, auth=pair, timeout=_TIMEOUT_S)
         if answer.ok:
-            said = answer.json()
-            token = said.get("token") or said.get("access_token")
+            try:
+                said = answer.json()
+                token = said.get("token") or said.get("access_token")
+                token.encode("ascii")
+            except (ValueError, AttributeError, RecursionError):
+                cause = f"registry {self._at.host} has its users ask {realm}, which gives no token"
+                raise PublishError(cause, "ask whoever runs the registry") from None
             self._session.headers["Authorization"] = f"Bearer {token}"
 
     def _may_know_the_password(self, realm: str) -> bool:
         parts = urlsplit(realm)
         here = self._at.loopback and Reference(parts.hostname or "", "").loopback
         return parts.scheme == "https" or here
+
+
+def _text(said: object) -> str:
+    if not isinstance(said, str):
+        raise TypeError(said)
+    return said

@@ -16,6 +16,7 @@ class Registry(ThreadingHTTPServer):
         elsewhere: Where it redirects to, as ``http://HOST:PORT``; empty: it answers itself.
         challenge: What it answers (``WWW-Authenticate``) to who shows it neither a token of its own
             nor a password.
+        token: What it answers to who asks for a token.
         asked: The paths that it was asked for, each with the ``Authorization`` sent to it.
     """
 
@@ -26,6 +27,7 @@ class Registry(ThreadingHTTPServer):
         self.manifests: dict[str, Blob] = {}
         self.cut, self.ranges, self.sent, self.refuses = 1 << 40, True, 0, 0
         self.elsewhere, self.challenge = "", ""
+        self.token = b'{"token": "own"}'
         self.asked: list[tuple[str, str | None]] = []
         self.address = f"{host}:{self.server_address[1]}"
         self.name = f"{self.address}/r/i"
@@ -44,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif here.elsewhere:
             self._answer(307, Location=f"{here.elsewhere}{self.path}")
         elif name == "token":
-            self._answer(200, b'{"token": "own"}')
+            self._answer(200, here.token)
         elif here.challenge and shown != "Bearer own" and not (shown or "").startswith("Basic "):
             self._answer(401, WWW_Authenticate=here.challenge)
         elif kind == "manifests":

@@ -80,6 +80,62 @@ def test_a_pinned_index_of_other_bytes_is_refused_before_what_it_lists_is_asked_
     assert not any(evil.digest in path for path, _ in registry.asked)
 
 
+CONFIG = Blob(b'{"config": {}}')
+PART = {"digest": CONFIG.digest, "size": len(CONFIG.content)}
+
+
+@pytest.mark.parametrize(
+    ("document", "config"),
+    [
+        ({"schemaVersion": 1, "fsLayers": []}, None),
+        ({"config": None, "layers": []}, None),
+        ({"config": PART, "layers": [{"digest": CONFIG.digest}]}, None),
+        ({"config": PART, "layers": [{**PART, "size": "many"}]}, None),
+        ({"config": PART, "layers": [{**PART, "size": 1e999}]}, None),
+        ({"config": PART, "layers": None}, None),
+        ({"config": PART, "layers": ["x"]}, None),
+        ({"config": PART, "layers": [{**PART, "size": -1}]}, None),
+        ({"manifests": None}, None),
+        ({"manifests": ["x"]}, None),
+        ({"manifests": [{**PART, "platform": "linux"}]}, None),
+        (None, b"hello"),
+        (None, b"[]"),
+        (None, b"[" * 100_000),
+        (None, b'{"config": "x"}'),
+        (None, b'{"config": {"Env": [null]}}'),
+    ],
+)
+def test_a_registry_with_a_malformed_manifest_is_named(serve, tmp_path, document, config):
+    blob = CONFIG if config is None else Blob(config)
+    of_config = {"config": {"digest": blob.digest, "size": len(blob.content)}, "layers": []}
+    listed, registry = Blob(json.dumps(document or of_config).encode()), serve()
+    registry.manifests["t"], registry.blobs = listed, {blob.digest: blob.content}
+    with pytest.raises(BuildError, match=rf"^{registry.name}:t: .* at t is not an image: ."):
+        find_image(f"{registry.name}:t", tmp_path)
+    folder = write_oci(tmp_path / "image", [])
+    for each in (blob, listed):
+        place = folder / "blobs/sha256" / each.digest.removeprefix("sha256:")
+        place.write_bytes(each.content)
+    (folder / "index.json").write_bytes(index(listed.digest).content)
+    with pytest.raises(BuildError, match=r"image is not an OCI image: ."):
+        find_image(str(folder), tmp_path)
+
+
+def test_an_index_in_an_index_is_followed(serve, tmp_path):
+    registry = serve(layer({"good": b""}))
+    inner = index(registry.document.digest)
+    outer = index(inner.digest)
+    registry.manifests = {"t": outer, inner.digest: inner}
+    assert find_image(f"{registry.name}:t", tmp_path).digest == registry.document.digest
+    for _ in range(20):
+        registry.manifests[outer.digest] = outer
+        outer = index(outer.digest)
+    registry.manifests["t"], registry.asked = outer, []
+    with pytest.raises(BuildError, match="is not an image: it lists an index in an index"):
+        find_image(f"{registry.name}:t", tmp_path)
+    assert len(registry.asked) < 20
+
+
 def test_an_index_lists_manifests_by_their_sha256_or_is_refused(serve, tmp_path):
     registry = serve(layer({}))
     for listed in ("latest", registry.document.digest.removeprefix("sha256:"), "sha512:00"):

@@ -57,6 +57,29 @@ def test_an_image_for_all_is_read_with_a_token_from_another_host(serve, log_in, 
 
 
 @pytest.mark.parametrize(
+    "said",
+    [
+        b"[]",
+        b"null",
+        b'"x"',
+        b"hello",
+        b"{}",
+        b'{"token": 5}',
+        b'{"token": "\xc3\xa9"}',
+        b"[" * 9999,
+    ],
+)
+def test_a_token_that_is_no_object(serve, log_in, tmp_path, said):
+    registry = serve(layer({}))
+    log_in("registry.example.org")
+    realm = f"http://{registry.address}/token"
+    registry.challenge, registry.token = f'Bearer realm="{realm}"', said
+    cause = rf"registry {registry.address} has its users ask {realm}, which gives no token"
+    with pytest.raises(PublishError, match=cause):
+        find_image(f"{registry.name}:t", tmp_path)
+
+
+@pytest.mark.parametrize(
     ("host", "realm", "is_sent"),
     [
         ("registry.example.org", "https://auth.example.org/token", True),
