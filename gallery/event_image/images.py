@@ -15,6 +15,8 @@ def image_of(
     times ticks.
     """
     image = np.zeros((3, SIZE, SIZE), np.float32)
+    if len(time) == 0:  # it has no middle
+        return image
     column = pixel(time, middle(time, integral), TICKS)
     for number in range(3):
         hits = plane == number

@@ -131,7 +131,7 @@ def infer(
         raise AnswerError(answer.error)
     try:
         return dict(_tensors(answer))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, struct.error) as error:
         raise AnswerError(f"the answer cannot be read: {error}") from None
 
 
@@ -148,6 +148,8 @@ def _words(content: bytes) -> Iterable[bytes]:
     while place < len(content):
         (length,) = _LENGTH.unpack_from(content, place)
         place += _LENGTH.size + length
+        if place > len(content):
+            raise ValueError("a text is cut short")
         yield content[place - length : place]
 
 

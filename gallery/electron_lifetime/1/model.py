@@ -79,9 +79,12 @@ def fit(sums: np.ndarray) -> tuple[float, float]:
     n, x, y, xx, xy, yy = sums
     if n < 3:
         return np.nan, np.nan
+    # Sums that cancel leave some rounding, which is neither a spread nor a slope.
     spread = xx - x * x / n
-    slope = (xy - x * y / n) / spread if spread > 0 else 0
-    if slope >= 0:
+    if spread <= 1e-12 * xx:
+        return np.nan, np.nan
+    slope = (xy - x * y / n) / spread
+    if -slope * np.sqrt(spread) <= 1e-7 * np.sqrt(yy):
         return np.nan, np.nan
     scatter = max(yy - y * y / n - slope**2 * spread, 0) / (n - 2)
     return -1 / slope, np.sqrt(scatter / spread) / slope**2

@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import numpy as np
 import pytest
 
-from numl_formats.inference import TritonHttp, infer
+from numl_formats.inference import AnswerError, TritonHttp, infer
 
 LENGTH = "Inference-Header-Content-Length"
 
@@ -55,3 +55,10 @@ def test_tensors_come_back_as_they_were_sent(server):
         assert array.dtype == sent[name].dtype
         np.testing.assert_array_equal(array, sent[name])
     assert found.keys() == sent.keys() - {"words", "fixed"}
+
+
+@pytest.mark.parametrize("content", [b"ab", b"\x02\0\0\0ab\x01", b"\x03\0\0\0ab"])
+def test_a_text_that_is_cut_short_is_an_answer_error(server, content, monkeypatch):
+    monkeypatch.setattr("numl_formats.inference._data", lambda array: content)
+    with pytest.raises(AnswerError, match="the answer cannot be read: "):
+        infer(server, "m", "1", {"words": np.array([b""])}, ["words"])
