@@ -61,12 +61,14 @@ class ImageInUse:
         name: Its name, or its path.
         digest: Its id, or the sha256 of the .sif.
         release: The number that a release statement gives it, if one does.
+        instead: Whether this checkout has built another image of that name, which is gone.
     """
 
     name: str
     digest: str
     labels: Mapping[str, str]
     release: int | None = None
+    instead: bool = False
 
     @property
     def environment_digest(self) -> str:
@@ -190,6 +192,9 @@ class ContainerEngine(Engine):
     def fetch(self, say: Say) -> None:
         """Check that the image is here; fetch the stub for a packed environment."""
         resolved = self.resolved
+        if self.image.instead:
+            another = "names another image than this checkout has built, which is gone"
+            say(f"warning: {self.image.name} {another}; numlkit build makes a new one")
         if self.image.is_of_another_checkout:
             differs = "has a different numl_serving from this checkout"
             say(f"warning: {self.image.name} {differs}; numlkit build makes a new image")

@@ -170,14 +170,20 @@ class DockerEngine(ContainerEngine):
             remedy = "--engine apptainer, which starts .sif files"
         with engine_errors(), closing(connect()) as client:
             for name in names:
-                with suppress(ImageNotFound):
-                    # Who else builds on this engine gives its image the same name.
-                    image = client.images.get(built_here().get(name, name))
-                    labels = dict(image.labels)
-                    if deployment.env == "packed" and not {STOCK_LABEL, TRITON_LABEL} & set(labels):
-                        labels |= _asked(client, str(image.id))
-                    return image_in_use(name, str(image.id), labels, self.resolved)
+                # Who else builds on this engine gives its image the same name.
+                built = built_here().get(name, name)
+                for asked in dict.fromkeys((built, name)):
+                    with suppress(ImageNotFound):
+                        return replace(self._look_up(client, name, asked), instead=asked != built)
         raise LaunchError(f"the Docker engine has no image {names[0]}", remedy)
+
+    def _look_up(self, client: docker.DockerClient, name: str, asked: str) -> ImageInUse:
+        """Return the image ``name``, which the engine is asked for by that name or an id."""
+        image = client.images.get(asked)
+        labels = dict(image.labels)
+        if self.deployment.env == "packed" and not {STOCK_LABEL, TRITON_LABEL} & set(labels):
+            labels |= _asked(client, str(image.id))
+        return image_in_use(name, str(image.id), labels, self.resolved)
 
     def with_verified_image(self, signer: Signer) -> ContainerEngine:
         """Check the image's signature in its registry; return the engine for it by its digest."""

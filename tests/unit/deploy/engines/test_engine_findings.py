@@ -2,12 +2,14 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from docker.errors import ImageNotFound
 
+from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
 from deploy.checks.host import gpu_findings
 from deploy.deployment.deployment import Deployment
 from deploy.engines import apptainer
@@ -172,6 +174,44 @@ def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch):
     with pytest.raises(LaunchError, match=r"has no image numl\.sif$") as e:
         DockerEngine(Resolved(Deployment(image="numl.sif"))).image  # noqa: B018
     assert e.value.remedy == "--engine apptainer, which starts .sif files"
+
+
+SERVING, CPU = (f"numlkit/numl:24.10-{flavour}" for flavour in ("serving", "cpu"))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_built_image_that_was_pruned_does_not_hide_the_tag(monkeypatch, named):
+    built, tagged = (f"sha256:{digit * 64}" for digit in "12")
+    images = {SERVING: tagged, CPU: "sha256:3"}
+
+    def get(asked: str) -> SimpleNamespace:
+        if asked not in images:
+            raise ImageNotFound("no")
+        labels = {ENVIRONMENT_LABEL: "e", TRITON_LABEL: "24.10"}
+        flavour = {FLAVOUR_LABEL: "cpu" if asked == CPU else "serving"}
+        return SimpleNamespace(id=images[asked], labels=labels | flavour)
+
+    client = SimpleNamespace(images=SimpleNamespace(get=get), close=lambda: None)
+    monkeypatch.setattr("deploy.engines.docker.connect", lambda: client)
+    monkeypatch.setattr("deploy.engines.docker.built_here", lambda: {SERVING: built})
+
+    def started() -> tuple[str, list[str]]:
+        engine, said = DockerEngine(Resolved(Deployment(image=SERVING if named else None))), []
+        engine.fetch(said.append)
+        return engine.image.digest, said
+
+    another = "names another image than this checkout has built, which is gone"
+    warning = f"warning: {SERVING} {another}; numlkit build makes a new one"
+    assert started() == (tagged, [warning])
+    images[built] = built
+    assert started() == (built, [])
+    # What is gone altogether is told, or the next flavour is taken, as before.
+    del images[built], images[SERVING]
+    if named:
+        with pytest.raises(LaunchError, match=f"has no image {SERVING}$"):
+            started()
+    else:
+        assert started() == ("sha256:3", [])
 
 
 def test_a_sif_in_a_registry_is_pulled_first(monkeypatch):
