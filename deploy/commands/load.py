@@ -25,7 +25,7 @@ from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, NotRunningError
 
 _RATES = "0.5x,1x,2x,5x,10x"
-_HITS = 1300
+_HITS, _MOST_HITS = 1300, 1_000_000
 _DIFFERENT, _DIFFERENT_HITS = 16, 100_000
 """Events that are sent in turn, and the most hits of all of them, unless one has more."""
 _PROBING_S, _PROBING_CLIENTS = 5.0, 8
@@ -47,7 +47,7 @@ def parser() -> Parser:
     add_tls_options(flags)
     add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
     add(
-        "--hits", type=count_to(1_000_000), default=_HITS, metavar="N",
+        "--hits", type=count_to(_MOST_HITS), default=_HITS, metavar="N",
         help="hits of a simulated event (default: %(default)s)",
     )  # fmt: skip
     add(
@@ -61,9 +61,12 @@ def parser() -> Parser:
         help="further clients, who send at their own rate beside; may be repeated",
     )  # fmt: skip
     add("--deadline", type=as_seconds, default=2.0, metavar="S", help="of each request (2)")
-    add("--retries", type=int, default=2, metavar="N", help="of a refused or late request (2)")
     add(
-        "--pause", type=float, default=0.0, metavar="S",
+        "--retries", type=count_to(1000, least=0), default=2, metavar="N",
+        help="of a refused or late request (2)",
+    )  # fmt: skip
+    add(
+        "--pause", type=_pause, default=0.0, metavar="S",
         help="before a request is sent again (0, as existing clients do it)",
     )  # fmt: skip
     add("--connections", type=count_to(1024), default=4, metavar="N", help="to the server (4)")
@@ -86,12 +89,23 @@ def _tenant(text: str) -> Tenant:
     name, _, rest = text.partition(":")
     rate, _, hits = rest.partition(":")
     try:
-        tenant = Tenant(name, float(rate), int(hits or _HITS))
-    except ValueError:
+        tenant = Tenant(name, float(rate), count_to(_MOST_HITS)(hits or str(_HITS)))
+    except (ValueError, argparse.ArgumentTypeError):
         tenant = Tenant("", 0.0, 0)
-    if not tenant.name or tenant.name == _MAIN or not 0 < tenant.rate < 1e6 or not tenant.hits:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME:RATE or NAME:RATE:HITS")
+    if not tenant.name or tenant.name == _MAIN or not 0 < tenant.rate < 1e6:
+        form = f"NAME:RATE or NAME:RATE:HITS, with 1 to {_MOST_HITS} hits"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
     return tenant
+
+
+def _pause(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
+    return value
 
 
 def _load(options: argparse.Namespace, console: Console) -> int:

@@ -53,11 +53,11 @@ def as_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def count_to(most: int) -> Callable[[str], int]:
+def count_to(most: int, *, least: int = 1) -> Callable[[str], int]:
 
     def read(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {most}")
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
         return int(text)
 
     return read

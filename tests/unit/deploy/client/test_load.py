@@ -13,6 +13,7 @@ from deploy.client.load.open_loop import Counts, Round, deliver, offer
 from deploy.client.load.summary import all_figures, document, row
 from deploy.client.load.traffic import Patience, Tenant, arrivals, simulated_event
 from deploy.client.transport import ServedModel
+from deploy.commands import load
 from deploy.host.errors import ClientError
 from numl_formats.contract import INPUTS
 
@@ -154,3 +155,39 @@ def test_figures_are_told_as_a_row_and_as_json():
     }
     counts.wrong = 1
     assert document(rounds)["ok"] is False
+
+
+def _refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        load.main(list(flags))
+    assert caught.value.code == 2
+    return capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize("hits", ["-3", "0", "1000001", "x"])
+def test_a_tenant_with_negative_hits_is_a_usage_error(capsys, hits):
+    tenant = f"light:5:{hits}"
+    assert _refusal(capsys, "--tenant", tenant) == (
+        f"error: argument --tenant: {tenant!r} is not NAME:RATE or NAME:RATE:HITS, "
+        "with 1 to 1000000 hits"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "wanted"),
+    [
+        ("--retries", "-1", "a number from 0 to 1000"),
+        ("--retries", "x", "a number from 0 to 1000"),
+        ("--pause", "-0.5", "a number of seconds from 0 on"),
+        ("--pause", "nan", "a number of seconds from 0 on"),
+    ],
+)
+def test_clients_who_try_again_less_than_never_are_a_usage_error(capsys, flag, value, wanted):
+    said = _refusal(capsys, f"{flag}={value}")
+    assert said == f"error: argument {flag}: {value!r} is not {wanted}"
+
+
+def test_clients_who_never_try_again_are_none():
+    given = load.parser().parse_args(["--retries=0", "--pause=0", "--tenant", "light:5"])
+    assert (given.retries, given.pause) == (0, 0)
+    assert given.tenant == [Tenant("light", 5.0, 1300)]
