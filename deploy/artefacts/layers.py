@@ -21,7 +21,7 @@ import requests
 from urllib3.exceptions import HTTPError
 
 from deploy.artefacts.reference import Reference, parse_reference
-from deploy.artefacts.registry import Manifest, Registry
+from deploy.artefacts.registry import DOCUMENT_BYTES, Manifest, Registry
 from deploy.host.errors import BuildError, PublishError
 from deploy.host.files import sha256_of
 
@@ -29,7 +29,6 @@ _TRIES = 6  # without a byte between them
 _PAUSE_S = 0.5
 _CHUNK = 1 << 16
 _LEAST_PIECE, _MOST_PIECE = 1 << 18, 1 << 28
-_DOCUMENT_BYTES = 1 << 23  # of a manifest or a configuration
 _SAVE = "docker save IMAGE --output FILE"
 _ELSEWHERE = "ask whoever runs the registry, or take the image from another"
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
@@ -112,7 +111,7 @@ def _described(reference: Reference, registry: Registry, manifest: Manifest, kep
         return Layer(digest, size, read, partial(_fetched, read, digest, place))
 
     config = layer(manifest.content["config"])
-    if config.size > _DOCUMENT_BYTES:
+    if config.size > DOCUMENT_BYTES:
         cause = f"{reference}: its configuration has {config.size} bytes"
         raise BuildError(cause, "name an image of a Triton server")
     pinned = replace(reference, tag="", digest=manifest.digest)

@@ -4,8 +4,9 @@ Credentials are those of ``docker login``, read by Docker's SDK; nothing is writ
 """
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +17,9 @@ import requests
 
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import PublishError
+
+DOCUMENT_BYTES = 1 << 23
+"""The most that a manifest, an image's configuration or another document may have."""
 
 _TIMEOUT_S = 30.0
 _CHUNK = 1 << 20
@@ -54,9 +58,10 @@ class Registry:
         answer = self._read(name)
         if answer is None:
             return None
-        digest = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        document = self._document(answer)
+        digest = f"sha256:{hashlib.sha256(document).hexdigest()}"
         try:
-            content = answer.json()
+            content = json.loads(document)
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict) or answer.headers.get(_DIGEST, digest) != digest:
@@ -72,7 +77,7 @@ class Registry:
             if answer is None:
                 break
             try:
-                found += map(_text, answer.json()["tags"] or [])
+                found += map(_text, json.loads(self._document(answer))["tags"] or [])
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise PublishError(f"registry {self._at.host} does not list its tags") from None
             following = urlsplit(answer.links.get("next", {}).get("url", "")).query
@@ -82,33 +87,28 @@ class Registry:
     def sha256(self, digest: str, size: int) -> str | None:
         """Return the digest of a blob as it is now, of ``size`` bytes; None if it is not there."""
         headers = {"Accept-Encoding": "identity"}
-        answer = self._ask("GET", f"/blobs/{digest}", headers, stream=True)
+        answer = self._ask("GET", f"/blobs/{digest}", headers)
         if answer is None:
             return None
         total, left = hashlib.sha256(), size
-        try:
-            with answer:
-                for chunk in answer.iter_content(_CHUNK):
-                    total.update(chunk)
-                    left -= len(chunk)
-                    if left < 0:
-                        break
-        except requests.RequestException as error:
-            cause = f"registry {self._at.host}: {digest} cannot be read: {type(error).__name__}"
-            raise PublishError(cause, "run the command again") from None
+        for chunk in self._chunks(answer, digest):
+            total.update(chunk)
+            left -= len(chunk)
+            if left < 0:
+                break
         return f"sha256:{total.hexdigest()}"
 
     def blob(self, digest: str, start: int, end: int) -> requests.Response | None:
         """Return a blob's bytes up to ``end``, to be read as they come; None if it is not there."""
         headers = {"Accept-Encoding": "identity", "Range": f"bytes={start}-{end - 1}"}
-        return self._ask("GET", f"/blobs/{digest}", headers, stream=True)
+        return self._ask("GET", f"/blobs/{digest}", headers)
 
     def tag(self, name: str, tag: str) -> None:
         """Point a tag at what another tag or a digest names, byte for byte."""
         answer = self._read(name)
         if answer is None:
             raise PublishError(f"{self._at.name} has no {name}")
-        self._write(tag, answer.headers["Content-Type"], answer.content)
+        self._write(tag, answer.headers["Content-Type"], self._document(answer))
 
     def _read(self, name: str) -> requests.Response | None:
         return self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
@@ -116,25 +116,44 @@ class Registry:
     def _write(self, tag: str, kind: str, content: bytes) -> None:
         self._ask("PUT", f"/manifests/{tag}", {"Content-Type": kind}, content)
 
+    def _document(self, answer: requests.Response) -> bytes:
+        """Return what an answer holds, as far as that is no more than a document may have."""
+        found = bytearray()
+        for chunk in self._chunks(answer, f"what is at {answer.url}"):
+            found += chunk
+            if len(found) > DOCUMENT_BYTES:
+                cause = f"what is at {answer.url} has more than {DOCUMENT_BYTES >> 20} MiB"
+                remedy = "ask whoever runs the registry: no manifest or list is so long"
+                raise PublishError(f"registry {self._at.host}: {cause}", remedy)
+        return bytes(found)
+
+    def _chunks(self, answer: requests.Response, what: str) -> Iterator[bytes]:
+        try:
+            with answer:
+                yield from answer.iter_content(_CHUNK)
+        except requests.RequestException as error:
+            cause = f"registry {self._at.host}: {what} cannot be read: {type(error).__name__}"
+            raise PublishError(cause, "run the command again") from None
+
     def _ask(
         self,
         method: str,
         path: str,
         headers: Mapping[str, str] | None = None,
         data: bytes = b"",
-        *,
-        stream: bool = False,
     ) -> requests.Response | None:
+        """Return what a registry answers, whose content is not read yet: it may never end."""
         host, url = self._at.host, f"{self._url}{path}"
         ask = partial(
             self._session.request, method, url, headers=headers, data=data, timeout=_TIMEOUT_S,
-            stream=stream,
+            stream=True,
         )  # fmt: skip
         try:
             answer = ask()
             # Others, to which it may redirect, learn nothing of what is known for it alone.
             asked = (*answer.history, answer)[0].url
             if answer.status_code == 401 and urlsplit(asked)[:2] == urlsplit(answer.url)[:2]:
+                answer.close()
                 self._log_in(answer.headers.get("WWW-Authenticate", ""))
                 answer = ask()
         except requests.RequestException as error:
@@ -142,6 +161,8 @@ class Registry:
                 f"registry {host} cannot be reached, or is not a registry: {type(error).__name__}"
             )
             raise PublishError(cause, "check its name, the network and its certificate") from None
+        if not answer.ok or method == "PUT":
+            answer.close()
         if answer.status_code == 404 and method == "GET":
             return None
         if answer.status_code in (401, 403):
@@ -167,10 +188,10 @@ class Registry:
             cause = f"registry {self._at.host} wants its password sent unprotected, to {realm}"
             remedy = f"have it name one with https, or docker logout {self._at.host}"
             raise PublishError(cause, remedy)
-        answer = requests.get(realm, auth=pair, timeout=_TIMEOUT_S)
+        answer = requests.get(realm, auth=pair, timeout=_TIMEOUT_S, stream=True)
         if answer.ok:
             try:
-                said = answer.json()
+                said = json.loads(self._document(answer))
                 token = said.get("token") or said.get("access_token")
                 token.encode("ascii")
             except (ValueError, AttributeError, RecursionError):

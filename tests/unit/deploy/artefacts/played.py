@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from tests.releases import Blob, manifest
@@ -17,6 +18,8 @@ class Registry(ThreadingHTTPServer):
         challenge: What it answers (``WWW-Authenticate``) to who shows it neither a token of its own
             nor a password.
         token: What it answers to who asks for a token.
+        endless: What it repeats for ever instead of any manifest or list of tags, or as a token.
+        packed: What it answers there with ``Content-Encoding: gzip``.
         asked: The paths that it was asked for, each with the ``Authorization`` sent to it.
     """
 
@@ -28,6 +31,7 @@ class Registry(ThreadingHTTPServer):
         self.cut, self.ranges, self.sent, self.refuses = 1 << 40, True, 0, 0
         self.elsewhere, self.challenge = "", ""
         self.token = b'{"token": "own"}'
+        self.endless, self.packed = b"", b""
         self.asked: list[tuple[str, str | None]] = []
         self.address = f"{host}:{self.server_address[1]}"
         self.name = f"{self.address}/r/i"
@@ -45,6 +49,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(503)
         elif here.elsewhere:
             self._answer(307, Location=f"{here.elsewhere}{self.path}")
+        elif here.endless and (kind in ("manifests", "tags") or name == "token"):
+            self._never_end(here.endless)
+        elif here.packed and (kind in ("manifests", "tags") or name == "token"):
+            self._answer(200, here.packed, Content_Encoding="gzip")
         elif name == "token":
             self._answer(200, here.token)
         elif here.challenge and shown != "Bearer own" and not (shown or "").startswith("Basic "):
@@ -55,6 +63,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
         else:
             self._send_blob(here.blobs[name])
+
+    def _never_end(self, content: bytes) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(ConnectionError):  # until nobody reads it
+            while True:
+                self.server.sent += self.wfile.write(content)
 
     def _send_blob(self, content: bytes) -> None:
         here = self.server

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from deploy.artefacts import layers
 from deploy.artefacts.layers import Layer, find_image
+from deploy.artefacts.reference import parse_reference
+from deploy.artefacts.registry import Registry
 from deploy.artefacts.tree import Parts, Tree, holds
-from deploy.host.errors import BuildError
+from deploy.host.errors import BuildError, PublishError
 from tests.releases import Blob, layer, manifest, write_oci
 
 SERVER = ("opt", "tritonserver")
@@ -119,6 +124,23 @@ def test_a_registry_with_a_malformed_manifest_is_named(serve, tmp_path, document
     (folder / "index.json").write_bytes(index(listed.digest).content)
     with pytest.raises(BuildError, match=r"image is not an OCI image: ."):
         find_image(str(folder), tmp_path)
+
+
+@pytest.mark.parametrize("what", ["manifest", "tags", "token"])
+@pytest.mark.parametrize("packed", [b"", gzip.compress(bytes(50_000_000))], ids=["plain", "gzip"])
+def test_a_manifest_that_never_ends_is_refused(serve, tmp_path, monkeypatch, what, packed):
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setattr(layers, "_TRIES", 2)
+    bad, good = serve(layer({})), serve(layer({}))
+    bad.packed, bad.endless = packed, b"" if packed else b"[" * 100_000
+    good.challenge = f'Bearer realm="http://{bad.address}/token"'
+    ask = {
+        "manifest": partial(find_image, f"{bad.name}:t", tmp_path),
+        "tags": Registry(parse_reference(f"{bad.name}:t")).tags,
+        "token": partial(find_image, f"{good.name}:t", tmp_path),
+    }[what]
+    with pytest.raises(PublishError, match=rf"what is at http://{bad.address}/.* has more than 8 MiB"):
+        ask()
 
 
 def test_an_index_in_an_index_is_followed(serve, tmp_path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
-from types import SimpleNamespace
 
 import pytest
 import requests
@@ -98,9 +98,11 @@ def test_a_password_is_sent_to_a_realm_only_where_nobody_on_the_way_can_read_it(
     log_in(host)
     sent = []
 
-    def get(url: str, auth: tuple[str, str] | None, timeout: float) -> object:
+    def get(url: str, auth: tuple[str, str] | None, **_: object) -> requests.Response:
         sent.append((url, auth))
-        return SimpleNamespace(ok=True, json=lambda: {"token": "t"})
+        answer = requests.Response()
+        answer.status_code, answer.raw = 200, io.BytesIO(b'{"token": "t"}')
+        return answer
 
     monkeypatch.setattr(requests, "get", get)
     registry = Registry(parse_reference(f"{host}/r/i:t"))
