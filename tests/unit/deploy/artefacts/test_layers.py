@@ -139,7 +139,9 @@ def test_a_manifest_that_never_ends_is_refused(serve, tmp_path, monkeypatch, wha
         "tags": Registry(parse_reference(f"{bad.name}:t")).tags,
         "token": partial(find_image, f"{good.name}:t", tmp_path),
     }[what]
-    with pytest.raises(PublishError, match=rf"what is at http://{bad.address}/.* has more than 8 MiB"):
+    with pytest.raises(
+        PublishError, match=rf"what is at http://{bad.address}/.* has more than 8 MiB"
+    ):
         ask()
 
 
