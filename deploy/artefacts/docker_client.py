@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import docker
+from docker.context import ContextAPI
 from docker.errors import APIError, DockerException
 from requests.exceptions import RequestException
 
@@ -19,7 +20,7 @@ _CHUNK = 1 << 20
 
 
 def connect() -> docker.DockerClient:
-    """Return a client of the engine that ``DOCKER_HOST`` names, else of this host's."""
+    """Return a client of the engine that ``DOCKER_HOST`` or a context names, else this host's."""
     try:
         client = docker.from_env(timeout=_GREETING_S)
         client.ping()
@@ -28,11 +29,27 @@ def connect() -> docker.DockerClient:
         if host:
             cause = f"no Docker engine answers at {host}, which DOCKER_HOST names"
             raise BuildError(cause, "point DOCKER_HOST at one that does, or unset it") from None
+        away = _context_away()
+        if away is not None:
+            raise away from None
         known = diagnose(f"{NO_CONNECTION}: {error}")
         assert known is not None
         raise BuildError(known.cause, known.remedy) from None
     client.api.timeout = _TIMEOUT_S
     return client
+
+
+def _context_away() -> BuildError | None:
+    """Return the error for an engine that a Docker context names; None if none does."""
+    context, usual = None, ContextAPI.DEFAULT_CONTEXT.Host
+    variable = os.environ.get("DOCKER_CONTEXT")
+    with suppress(DockerException):  # its certificates are gone, for one
+        context = ContextAPI.get_context(variable)
+    if context is None or context.Host in (None, "", usual):
+        return None
+    where = f"{context.Host}, which the Docker context {context.Name} names"
+    back = "unset DOCKER_CONTEXT" if variable else "docker context use default"
+    return BuildError(f"no Docker engine answers at {where}", f"start that engine, or {back}")
 
 
 def first_line(error: BaseException) -> str:

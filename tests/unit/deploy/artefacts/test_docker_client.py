@@ -8,7 +8,9 @@ import json
 import socket
 import threading
 import time
+from functools import partial
 
+import docker
 import pytest
 
 from deploy.artefacts import docker_client as engine
@@ -51,17 +53,13 @@ def test_one_that_breaks_off_does_not_answer(tmp_path, monkeypatch):
 
 @pytest.fixture
 def usual_socket(tmp_path, monkeypatch):
-    """Where an engine is looked for if DOCKER_HOST does not say: in the current context."""
+    """Where an engine is looked for if neither DOCKER_HOST nor a context says."""
     path = tmp_path / "socket"
-    digest = hashlib.sha256(b"other").hexdigest()
-    (tmp_path / "contexts" / "meta" / digest).mkdir(parents=True)
-    host = {"docker": {"Host": f"unix://{path}", "SkipTLSVerify": False}}
-    (tmp_path / "contexts" / "meta" / digest / "meta.json").write_text(
-        json.dumps({"Name": "other", "Metadata": {}, "Endpoints": host})
-    )
-    (tmp_path / "config.json").write_text('{"currentContext": "other"}')
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.delenv("DOCKER_HOST", raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    usual = partial(docker.DockerClient, f"unix://{path}")
+    monkeypatch.setattr(engine.docker, "from_env", usual)
     return path
 
 
@@ -81,3 +79,27 @@ def test_one_that_does_not_run_is_told_from_one_that_hangs(usual_socket, monkeyp
         assert error.remedy is not None
         assert error.remedy.startswith("start it (sudo systemctl start docker)")
     assert hanging.value.cause == "the Docker engine is running, but does not answer"
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"), [(False, "docker context use default"), (True, "unset DOCKER_CONTEXT")]
+)
+def test_an_engine_of_a_context_that_is_away_is_named(tmp_path, monkeypatch, variable, remedy):
+    digest, host = hashlib.sha256(b"rootless").hexdigest(), f"unix://{tmp_path}/socket"
+    (tmp_path / "contexts" / "meta" / digest).mkdir(parents=True)
+    endpoints = {"docker": {"Host": host, "SkipTLSVerify": False}}
+    (tmp_path / "contexts" / "meta" / digest / "meta.json").write_text(
+        json.dumps({"Name": "rootless", "Metadata": {}, "Endpoints": endpoints})
+    )
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    if variable:
+        monkeypatch.setenv("DOCKER_CONTEXT", "rootless")
+    settings = {} if variable else {"currentContext": "rootless"}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(BuildError) as caught:
+        connect()
+    named = "which the Docker context rootless names"
+    assert caught.value.cause == f"no Docker engine answers at {host}, {named}"
+    assert caught.value.remedy == f"start that engine, or {remedy}"
