@@ -67,10 +67,11 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
     if name in RELEASES and backends == PYTHON_ONLY:
         return RELEASES[name]
     name = stock_image(name)
-    if "@sha256:" in name:  # then nobody needs to be asked
-        there = _root(f"sha256:{name.rpartition(':')[2]}", backends)
-        if (there / FACTS).is_file():
-            return _recall(there)
+    pinned = None
+    if "@sha256:" in name and not Path(name).exists():
+        pinned = _root(f"sha256:{name.rpartition(':')[2]}", backends)
+    if pinned is not None and (pinned / FACTS).is_file():  # then nobody needs to be asked
+        return _recall(pinned.with_name(pinned.readlink().name) if pinned.is_symlink() else pinned)
     if (Path(name) / PROGRAM).is_file():
         folder = FolderSource(Path(name).resolve(), _more(backends))
         return _take(folder.digest, backends, lambda: folder, say)
@@ -81,6 +82,10 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
         image = find_image(name, layers)
         release = _take(image.digest, backends, lambda: ImageSource(image, layers, say), say)
         remove_folder(layers)
+        if pinned is not None and pinned != release.root:
+            # The digest is an index's; what is taken is filed under that of the image it lists.
+            pinned.unlink(missing_ok=True)
+            pinned.symlink_to(_root(image.digest, backends).name)
     return release
 
 

@@ -1,5 +1,8 @@
 """A Triton is read from itself. Real ones are in tests/integration and tests/containers."""
 
+import json
+import shutil
+
 import pytest
 
 from deploy.artefacts import triton
@@ -10,6 +13,7 @@ from deploy.host.errors import BuildError, EnvironmentSetupError
 from deploy.triton.command import image_flags
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from tests.environments import ignore
+from tests.releases import Blob, layer
 
 FLAGS = [flag.partition("=")[0] for flag in image_flags()]
 HELP = "\n".join(f"  {flag} <string>" for flag in [*FLAGS, "--allow-client-shm"])
@@ -129,3 +133,21 @@ def test_a_backend_that_is_not_chosen_changes_nothing(server):
     (root / "backends" / "pytorch").mkdir()
     (root / "backends" / "pytorch" / "libtriton_pytorch.so").write_text("no ELF")
     assert find_triton(str(root), ignore) == old
+
+
+def test_an_index_by_digest_is_not_asked_for_twice(server, serve):
+    root = server(f"{HELP}\n{STARTS}")
+    registry = serve(
+        layer({f"opt/tritonserver/{path}": (root / path).read_bytes() for path in SERVER})
+    )
+    index = Blob(json.dumps({"manifests": [{"digest": registry.document.digest}]}).encode())
+    registry.manifests = {index.digest: index}
+    name = f"{registry.name}@{index.digest}"
+    found = find_triton(name, ignore)
+    assert found.origin == f"{registry.name}@{registry.document.digest}"
+    registry.asked.clear()
+    assert find_triton(name, ignore) == found
+    assert registry.asked == []
+    assert found.root is not None
+    shutil.rmtree(found.root)
+    assert find_triton(name, ignore) == found
