@@ -92,7 +92,7 @@ def ensure_base(
     say(f"asking the registry for {pinned}")
     reason = _pull(client, repository, digest or tag, say)
     try:
-        return _describe(client, pinned, name)
+        return _describe(client, pinned, name, digest)
     except ImageNotFound:
         suite = suite_of(name)
         if digest is None and suite is not None:
@@ -127,12 +127,15 @@ def _pull(client: docker.DockerClient, repository: str, tag: str, say: Say) -> s
     return ""
 
 
-def _describe(client: docker.DockerClient, reference: str, name: str) -> BaseImage:
+def _describe(client: docker.DockerClient, reference: str, name: str, pin: str | None) -> BaseImage:
     image = client.images.get(reference)
     # The engine shortens names of Docker Hub.
     repository = name.rpartition(":")[0].removeprefix("docker.io/").removeprefix("library/")
-    digests = dict(text.split("@") for text in image.attrs.get("RepoDigests") or ())
-    return BaseImage(reference=reference, name=name, digest=digests.get(repository, str(image.id)))
+    known = (text.split("@") for text in image.attrs.get("RepoDigests") or ())
+    # Of one repository an image may have several: an index's, and those of manifests in it.
+    digests = sorted(digest for place, digest in known if place == repository)
+    recorded = pin or next(iter(digests), str(image.id))
+    return BaseImage(reference=reference, name=name, digest=recorded)
 
 
 def bootstrap_command(suite: str, out: str = "-") -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class Engine:
         self.there = set(there)
         self.registry = registry
         self.cut_off = False
+        self.others: list[str] = []  # digests that its images also have
         self.pulled: list[str] = []
         self.imported: list[str] = []
         self.api = SimpleNamespace(
@@ -77,6 +78,7 @@ class Engine:
         digests = [f"elsewhere/debian@sha256:{'e' * 64}"]
         if self.registry:
             digests += [f"debian@{DIGEST}", f"nvcr.io/nvidia/tritonserver@{DIGEST}"]
+        digests += self.others
         return SimpleNamespace(id="sha256:image", attrs={"RepoDigests": digests})
 
     @property
@@ -130,6 +132,25 @@ def test_a_digest_names_the_base():
     engine = Engine(registry=(pinned,))
     base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=ignore)
     assert (base.reference, base.name, base.digest) == (pinned, NVIDIA, DIGEST)
+
+
+@pytest.mark.parametrize("other", ["sha256:" + "a" * 64, "sha256:" + "f" * 64])
+def test_a_pinned_base_is_recorded_by_the_pin(other):
+    pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
+    engine = Engine(registry=(pinned,))
+    engine.others = [f"nvcr.io/nvidia/tritonserver@{other}"]
+    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=ignore)
+    assert (base.reference, base.digest) == (pinned, DIGEST)
+
+
+def test_a_base_with_several_digests_is_recorded_by_the_same_in_whatever_order_they_are():
+    digests = [f"nvcr.io/nvidia/tritonserver@sha256:{letter * 64}" for letter in "ab"]
+    recorded = []
+    for others in (digests, digests[::-1]):
+        engine = Engine(NVIDIA)
+        engine.others = others
+        recorded.append(ensure_base(engine.client, name=NVIDIA, digest=None, say=ignore).digest)
+    assert recorded == ["sha256:" + "a" * 64] * 2
 
 
 def test_without_a_registry_the_one_in_the_engine_serves():
