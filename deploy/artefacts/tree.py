@@ -56,8 +56,9 @@ class Tree:
         for parts, entry in self.entries.items():
             if entry.linked:
                 what = f"{'/'.join(parts)} is a hard link to {'/'.join(entry.linked)}"
-                cause = f"layer {layer.digest[:19]}...: {what}, which is not there"
-                raise BuildError(cause, "take the image from another registry")
+                cause = f"layer {layer.digest[:19]}...: {what}, which is not in that layer"
+                remedy = "docker create it, docker cp its /opt/tritonserver, and name that folder"
+                raise BuildError(cause, remedy)
 
     def read(self, layer: Layer, wanted: Callable[[Parts], bool]) -> "Tree":
         """Return the tree of one layer; of its files only those that are ``wanted`` are kept."""
@@ -78,7 +79,21 @@ class Tree:
                     found.entries[parts] = found.entries.get(linked, Entry(linked=linked))
                 elif member.isreg() and wanted(parts):
                     found.entries[parts] = Entry(self._keep(tar.extractfile(member)))
+        found._add_linked(layer)
         return found
+
+    def _add_linked(self, layer: Layer) -> None:
+        """Give hard links to files that were not wanted their contents; of others none are kept."""
+        waiting = {entry.linked for entry in self.entries.values() if entry.linked}
+        if not waiting:
+            return
+        outside: dict[Parts, Entry] = {}
+        with layer.whole().open("rb") as stream:
+            for member, parts, tar in members(stream, layer):
+                if member.isreg() and parts in waiting:
+                    outside[parts] = Entry(self._keep(tar.extractfile(member)))
+        for parts, entry in self.entries.items():
+            self.entries[parts] = outside.get(entry.linked, entry)
 
     def over(self, lower: "Tree") -> "Tree":
         """Return what is seen where this tree lies over a lower one."""

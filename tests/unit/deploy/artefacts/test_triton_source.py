@@ -146,3 +146,24 @@ def test_layers_larger_than_those_with_the_libraries_are_not_read(serve, tmp_pat
     source = source_of(f"{registry.name}:t", tmp_path)
     assert libraries(source, "libbar.so.1") == {"libbar.so.1": b"bar"}
     assert registry.sent < len(larger.content) / 2
+
+
+def test_a_hard_link_out_of_the_servers_folder(tmp_path):
+    files: Files = {"a/x": b"outside", "a/y": b"library", **NEW}
+    links = {
+        f"{PLACE}/lib/x": "a/x",
+        f"{PLACE}/lib/same": f"{PLACE}/lib/x",
+        f"{LIB}/libz.so.1": "a/y",
+    }
+    source = image(tmp_path, layer(files, links))
+    assert read(source, "lib/x", "lib/same", PROGRAM) == [b"outside", b"outside", b"new"]
+    assert libraries(source, "libz.so.1") == {"libz.so.1": b"library"}
+
+
+def test_a_hard_link_to_a_file_of_another_layer_outside_the_server_is_named(tmp_path):
+    upper = layer(NEW, {f"{PLACE}/lib/x": "a/x"})
+    with pytest.raises(
+        BuildError, match="a hard link to a/x, which is not in that layer"
+    ) as caught:
+        image(tmp_path, layer({"a/x": b"outside"}), upper)
+    assert "docker cp" in str(caught.value.remedy)
