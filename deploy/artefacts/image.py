@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
@@ -164,6 +165,9 @@ def debian_tar(suite: str, say: Say) -> Path:
     target = cache_folder() / "bases" / f"{suite}-{recipe}.tar"
     with locked(target.with_suffix(".lock")):
         if target.exists():
+            # Nothing renews it: who builds has to know which security updates it lacks.
+            made = datetime.fromtimestamp(target.stat().st_mtime, timezone.utc)
+            say(f"using the Debian made here on {made:%Y-%m-%d} (rm {target} for a new one)")
             return target
         if shutil.which("mmdebstrap") is None:
             raise BuildError(

@@ -4,6 +4,7 @@ The registries of the real bases cannot be reached from where the tests run ever
 engine that answers for them is played here; a registry on loopback is asked in tests/containers.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,6 +172,17 @@ def test_a_debian_made_earlier_is_taken_again(program):
     tar = debian_tar("bookworm", ignore)
     program.write_text("#!/bin/sh\nexit 1\n")
     assert debian_tar("bookworm", ignore) == tar
+
+
+def test_an_old_debian_is_named_with_its_age(program):
+    program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
+    told: list[str] = []
+    tar = debian_tar("bookworm", told.append)
+    assert told == ["making a minimal Debian with mmdebstrap"]
+    os.utime(tar, (1_600_000_000, 1_600_000_000))
+    told.clear()
+    assert debian_tar("bookworm", told.append) == tar
+    assert told == [f"using the Debian made here on 2020-09-13 (rm {tar} for a new one)"]
 
 
 def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
