@@ -8,8 +8,10 @@
 namespace numl {
 
 // Above this many points clustering is refused: where points lie within reach in one coordinate,
-// but not in all, its time grows with their square.
+// but not in all, its time grows with their square, and with their width. So of wider points fewer
+// are taken: the square of their number times their width is at most that of these two.
 constexpr int32_t kMostPoints = 20000;
+constexpr int32_t kMostWidth = 32;
 
 // labels[i] = the cluster of a point, numbered from 0 in the order of their first core points, or
 // -1 for none. `x` holds `width` coordinates for each point.

@@ -54,8 +54,8 @@ struct Graph {
 // unique in their plane, as they should be. Ids that repeat multiply the edges.
 constexpr int64_t kNexusEdges = 4;
 
-// What one event may have, so that it takes its instance a second or two and no more. Events of
-// today's detectors have a twentieth of it.
+// What one event may have, so that its graph and network take a second or two and no more: finding
+// instances has a limit of its own (cluster.h). Events of today's detectors have a twentieth of it.
 constexpr int32_t kMostHits = 100000;
 constexpr int32_t kMostSpacepoints = 300000;
 

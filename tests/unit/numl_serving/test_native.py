@@ -94,6 +94,26 @@ def test_points_that_coincide_are_labelled_as_scikit_learn_labels_them(width, pl
         np.testing.assert_array_equal(cluster(x, eps, min_samples), wanted)
 
 
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    width=st.integers(1, 70),
+    scale=st.sampled_from([1e-30, 1e-18, 1e-6, 1.0, 1e6, 1e17, 1e19, 1e30]),
+    off=st.sampled_from([-1e-7, -1e-12, 0.0, 1e-12, 1e-7]),
+)
+def test_float64_decides_whether_points_at_the_edge_of_reach_are_neighbours(
+    seed, width, scale, off
+):
+    random = np.random.default_rng(seed)
+    x = (scale * (random.uniform(-1, 1, width) + random.normal(size=(2, width)))).astype(np.float32)
+    square = np.add.accumulate((x[0].astype(float) - x[1]) ** 2)[-1]  # one after the other
+    eps = float(np.sqrt(square)) * (1 + off)
+    # An ulp is left to a compiler that fuses a product and a sum.
+    if abs(square / eps**2 - 1) > 1e-14:
+        assert cluster(x, eps, 2).tolist() == ([0, 0] if square <= eps * eps else [-1, -1])
+    else:
+        assert cluster(x, eps * (1 + 1e-13), 2).tolist() == [0, 0]
+
+
 def test_many_points_in_one_place_take_about_as_long_as_as_many_apart():
     apart = np.random.default_rng(0).uniform(0, 1e4, (20_000, 3)).astype(np.float32)
     for min_samples in (3, 10):
@@ -104,6 +124,20 @@ def test_many_points_in_one_place_take_about_as_long_as_as_many_apart():
             taken[name] = time.thread_time() - begun
         # Compared pair by pair they took some hundred times as long.
         assert taken["together"] < 20 * taken["apart"]
+
+
+@pytest.mark.parametrize(
+    ("width", "most"),
+    [(1, 20_000), (8, 20_000), (32, 20_000), (33, 19_694), (128, 10_000), (3200, 2000)],
+)
+def test_clustering_at_its_limit_takes_seconds_at_no_width(width, most):
+    # In the worst case each coordinate of each pair of points is looked at.
+    assert most**2 * width <= 20_000**2 * 32
+    apart = np.zeros((most + 1, width), np.float32)
+    apart[:, 0] = np.arange(most + 1)
+    assert (cluster(apart[:-1], 0.5, 2) == -1).all()
+    with pytest.raises(EventError, match=f"^the event has {most + 1} hits .* at most {most} are"):
+        cluster(apart, 0.5, 2)
 
 
 def test_more_points_than_are_clustered_are_the_event_s_fault():
