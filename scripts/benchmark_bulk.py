@@ -6,8 +6,9 @@
     python3 scripts/benchmark_bulk.py --docs            # docs/bulk.md again, from the stored run
 
 The ways take turns, with the 8 clients between them, which send the events of one file again and
-again, and keep no answers. Clients, jobs and servers share this host's cores. Batch jobs need a
-Slurm: python3 -m tests.slurm COMMAND runs a command beside one on loopback, as root.
+again, and keep no answers. Clients, jobs and servers share this host's cores; then the first way
+again, with the server on a core of its own, as if it were another host. Batch jobs need a Slurm:
+python3 -m tests.slurm COMMAND runs a command beside one on loopback, as root.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 
 from deploy.events.client import Client
+from deploy.events.files import EventTensors
 from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser, count_to
 from deploy.host.console import Console
@@ -51,6 +53,7 @@ BEGIN = "<!-- bulk: made by scripts/benchmark_bulk.py from scripts/data/speed/bu
 END = "<!-- /bulk -->"
 CLIENTS, EVENTS, SECONDS = 8, 20, 10.0
 JOBS = ("--engine", "slurm", "--jobs", "2")
+ALONE = "numlkit infer --into, the server on a core of its own"
 WAYS = {
     "numlkit infer --into": (),
     "Slurm, a shared server": JOBS,
@@ -89,7 +92,7 @@ def measure(options: argparse.Namespace, console: Console) -> Document:
     files: int = options.files
     run: Document = {"format": 1, "machine": machine_facts(sorted(os.sched_getaffinity(0)))}
     run |= {"load_before": os.getloadavg()[0], "files": files, "ways": []}
-    with tempfile.TemporaryDirectory(prefix="numlkit-bulk-") as scratch, server() as url:
+    with tempfile.TemporaryDirectory(prefix="numlkit-bulk-") as scratch:
         folder = Path(scratch)
         first = folder / "0.h5"
         simulate = [sys.executable, "scripts/simulate_events.py", "--events", str(EVENTS)]
@@ -98,17 +101,34 @@ def measure(options: argparse.Namespace, console: Console) -> Document:
         for path in paths[1:]:
             shutil.copy(first, path)
         (folder / "files.txt").write_text("".join(f"{path}\n" for path in paths))
-        rounds: dict[str, list[Document]] = {name: [] for name in WAYS}
-        before = server_rate(url, first)
-        for _ in range(options.rounds):
-            for name, flags in WAYS.items():
-                rate = bulk_rate(folder, files, flags, url)
-                after = server_rate(url, first)
-                rounds[name].append({"rate": rate, "server": (before + after) / 2})
-                console.line(f"{name}: {rate:.0f} events/s, the server {before:.0f}, {after:.0f}")
-                before = after
-        run["ways"] = [{"way": name, "rounds": each} for name, each in rounds.items()]
+        cores = os.sched_getaffinity(0)
+        with server(cores) as url:
+            run["ways"] += _in_turn(WAYS, options.rounds, folder, files, url, console)
+        own = {min(cores)}
+        with server(own) as url, on(cores - own):
+            run["ways"] += _in_turn({ALONE: ()}, options.rounds, folder, files, url, console)
     return run
+
+
+def _in_turn(
+    ways: Mapping[str, tuple[str, ...]],
+    rounds: int,
+    folder: Path,
+    files: int,
+    url: str,
+    console: Console,
+) -> list[Document]:
+    found: dict[str, list[Document]] = {name: [] for name in ways}
+    first = folder / "0.h5"
+    before = server_rate(url, first)
+    for _ in range(rounds):
+        for name, flags in ways.items():
+            rate = bulk_rate(folder, files, flags, url)
+            after = server_rate(url, first)
+            found[name].append({"rate": rate, "server": (before + after) / 2})
+            console.line(f"{name}: {rate:.0f} events/s, the server {before:.0f}, {after:.0f}")
+            before = after
+    return [{"way": name, "rounds": each} for name, each in found.items()]
 
 
 def bulk_rate(folder: Path, files: int, flags: Sequence[str], url: str) -> float:
@@ -127,18 +147,31 @@ def bulk_rate(folder: Path, files: int, flags: Sequence[str], url: str) -> float
 def server_rate(url: str, file: Path) -> float:
     """Return what the server gives 8 clients, in events/s."""
     with Client(url) as client:
-        events = [event.tensors for event in client.read(file)]
+        read = client.read(file)
+        events = [event.tensors for event in read if isinstance(event, EventTensors)]
         return drive(
             client.connect, client.model, events, concurrency=CLIENTS, seconds=SECONDS
         ).rate
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """Yield the address of a server of the demo weights."""
+def on(cores: Collection[int]) -> Iterator[None]:
+    """Run this process, and what it starts meanwhile, on some of its cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def server(cores: Collection[int]) -> Iterator[str]:
+    """Yield the address of a server of the demo weights on some cores."""
     name = f"benchmark-bulk-{os.getpid()}"
     words = ["--name", name, "--models", "nugraph3", "--engine", "local", "--json"]
-    done = subprocess.run([NUMLKIT, "up", *words], check=True, stdout=subprocess.PIPE)
+    with on(cores):
+        done = subprocess.run([NUMLKIT, "up", *words], check=True, stdout=subprocess.PIPE)
     try:
         yield f"grpc://127.0.0.1:{json.loads(done.stdout)['ports']['grpc']}"
     finally:
@@ -160,11 +193,12 @@ def section(run: Document) -> str:
         [
             f"{run['files']:,} files of {EVENTS} events (200 to 700 hits), nugraph3, "
             f"{machine['cores']} cores ({machine['processor']}); client,",
-            f"jobs and servers share them. Load average before the run: {run['load_before']:.1f}. "
-            f"The server's rate is that of {CLIENTS} clients",
-            f"that send the same events and keep no answers, before and after each run. Medians of "
-            f"{len(run['ways'][0]['rounds'])} runs in",
-            "turn, from the command's start to its end.",
+            "jobs and servers share them, but in the last row. "
+            f"Load average before the run: {run['load_before']:.1f}.",
+            f"The server's rate is that of {CLIENTS} clients that send the same events and keep no",
+            "answers, before and after each run. "
+            f"Medians of {len(run['ways'][0]['rounds'])} runs in turn, from the command's start to",
+            "its end.",
             "",
             "| | events/s | the server, 8 clients | |",
             "|---|---|---|---|",
