@@ -135,7 +135,6 @@ def compile_modules(prefix: Path, files: Iterable[Path], python: Path) -> None:
         run(
             [python, "-S", "-I", "-c", _COMPILE],
             failed=f"{python} cannot compile modules",
-            environment={**os.environ, "PYTHONHASHSEED": "0"},
             stdin=[json.dumps(modules[start : start + _FILES_PER_PROCESS]).encode()],
             error=EnvironmentSetupError,
         )

@@ -341,15 +341,14 @@ class Client:
             if not isinstance(name, str):
                 raise RequestError(f"{_NO_EVENT}, not of {type(name).__name__}")
             tensor = name if name.startswith((HITS, SPACEPOINTS)) else f"{HITS}_{name}"
+            kind = datatypes.get(tensor)
             try:
-                known = tensor in datatypes
-                tensors[tensor] = (
-                    as_sent(values, tensor, datatypes[tensor]) if known else np.asarray(values)
-                )
+                sent = np.asarray(values) if kind is None else as_sent(values, tensor, kind)
             except EventFileError as error:
                 raise RequestError(error.cause) from error
             except Exception as error:  # a value's own way to become an array may raise any
                 raise RequestError(f"{tensor}: {as_kit_error(error).cause}") from error
+            tensors[tensor] = sent
         for needed in (HIT_ID, PLANE):
             if needed not in tensors:
                 raise RequestError(f"the event has no {needed}")

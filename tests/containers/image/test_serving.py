@@ -96,62 +96,68 @@ def test_limits_ports_and_flags_are_a_user_s_to_set_and_packages_for_other_pytho
     assert "successfully unloaded 'nugraph3'" in server.logs()
 
 
+@pytest.fixture
+def host_folders():
+    """Yield a folder for /tmp and one for /dev/shm, as the host's are under Apptainer."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
+    ):
+        for folder in (scratch, memory):
+            Path(folder).chmod(0o1777)
+        yield Path(scratch), Path(memory)
+
+
+def mounts_of(folders: tuple[Path, Path]) -> list[Mount]:
+    places = zip(("/tmp", "/dev/shm"), folders, strict=True)
+    return [Mount(place, str(folder), type="bind") for place, folder in places]
+
+
 @pytest.mark.parametrize("end", ["stopped", "stopped while it loads", "killed"])
-def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, end):
-    # As under Apptainer, where /tmp and /dev/shm are the host's.
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
-    ):
-        for folder in (scratch, memory):
-            Path(folder).chmod(0o1777)
-        mounts = [Mount("/tmp", scratch, type="bind"), Mount("/dev/shm", memory, type="bind")]
-        server = runner.start(image.tag, mounts=mounts, tmpfs={})
-        until(lambda: any(Path(memory).iterdir()), "the stubs have begun")
-        assert [path.name[:11] for path in Path(scratch).iterdir()] == ["python_env_"]
-        if end == "killed":
+def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, host_folders, end):
+    scratch, memory = host_folders
+    server = runner.start(image.tag, mounts=mounts_of(host_folders), tmpfs={})
+    until(lambda: any(memory.iterdir()), "the stubs have begun")
+    assert [path.name[:11] for path in scratch.iterdir()] == ["python_env_"]
+    if end == "killed":
+        server.wait_healthy()
+        server.exec("bash", "-c", END % (SERVER, "KILL"))
+        assert server.container.wait()["StatusCode"] == 137
+    else:
+        if end == "stopped":
             server.wait_healthy()
-            server.exec("bash", "-c", END % (SERVER, "KILL"))
-            assert server.container.wait()["StatusCode"] == 137
-        else:
-            if end == "stopped":
-                server.wait_healthy()
-            server.stop()
-        assert list(Path(memory).iterdir()) == []
-        assert list(Path(scratch).iterdir()) == []
+        server.stop()
+    assert list(memory.iterdir()) == []
+    assert list(scratch.iterdir()) == []
 
 
-def test_a_container_that_was_killed_leaves_no_shared_memory_to_the_next(runner, image):
+def test_a_container_that_was_killed_leaves_no_shared_memory_to_the_next(
+    runner, image, host_folders
+):
     """As in a pod, whose folders outlive its containers; elsewhere others use them as well."""
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
-    ):
-        for folder in (scratch, memory):
-            Path(folder).chmod(0o1777)
-        mounts = [Mount("/tmp", scratch, type="bind"), Mount("/dev/shm", memory, type="bind")]
+    scratch, memory = host_folders
 
-        def left() -> set[Path]:
-            return {path for folder in (scratch, memory) for path in Path(folder).iterdir()}
+    def left() -> set[Path]:
+        return {path for folder in (scratch, memory) for path in folder.iterdir()}
 
-        def start(*flags: str, **environment: str) -> Server:
-            options = {"mounts": mounts, "tmpfs": {}, "environment": environment}
-            return runner.start(image.tag, *flags, **options)
+    def start(*flags: str, **environment: str) -> Server:
+        options = {"mounts": mounts_of(host_folders), "tmpfs": {}, "environment": environment}
+        return runner.start(image.tag, *flags, **options)
 
-        others = Path(memory, "others")
-        others.touch()
-        # With limits it makes a repository as well.
-        killed = start(NUML_WAITING="7")
-        until(lambda: len(list(Path(memory).iterdir())) > 1, "the stubs have begun")
-        killed.container.kill()  # all of it at once, as for want of memory
-        killed.container.wait()
-        before = left()
-        made = {"numlkit", "numl", "python_env"}  # and in time one after the other fills the memory
-        assert {path.name.split("-")[0][:10] for path in before} == made | {"others"}
-        start("--no-such-flag").container.wait()
-        assert left() == before
-        start("--no-such-flag", NUML_OWN_SHM="yes").container.wait()
-        assert left() == {others}
+    others = memory / "others"
+    others.touch()
+    # With limits it makes a repository as well.
+    killed = start(NUML_WAITING="7")
+    until(lambda: len(list(memory.iterdir())) > 1, "the stubs have begun")
+    killed.container.kill()  # all of it at once, as for want of memory
+    killed.container.wait()
+    before = left()
+    made = {"numlkit", "numl", "python_env"}  # and in time one after the other fills the memory
+    assert {path.name.split("-")[0][:10] for path in before} == made | {"others"}
+    start("--no-such-flag").container.wait()
+    assert left() == before
+    start("--no-such-flag", NUML_OWN_SHM="yes").container.wait()
+    assert left() == {others}
 
 
 def test_a_server_that_aborts_is_started_once_more(runner, image):
