@@ -105,6 +105,10 @@ def _check(repository: Path, name: str) -> Iterator[Finding]:
     ]  # fmt: skip
     if uses_stubs(model.config):
         problems += _code(resolved, model)
+        environment = _environment(resolved, model)
+        if environment is not None and not environment.is_made:
+            detail = "what it imports is not checked, since its environment is not made yet"
+            yield Finding("warning", name, detail, "numlkit up, or build, makes it")
         given = resolved.environment_of(model)
         if given is not None:
             check_usable(given, numpy_below=resolved.release.numpy_below, in_container=False)

@@ -231,6 +231,15 @@ def test_code_that_triton_cannot_start_is_named(tmp_path, capsys, code, says):
     assert found.replace(f"({tmp_path}/m/1/", "(") == says
 
 
+def test_imports_that_no_environment_tells_of_yet_are_said_to_be_unchecked(tmp_path, capsys):
+    write_model(tmp_path, "m")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == (
+        "warning  m: what it imports is not checked, since its environment is not made yet\n"
+        "         try: numlkit up, or build, makes it\n"
+    )
+
+
 def test_a_package_that_the_environment_lacks_is_named_wherever_one_is(
     tmp_path, tmp_path_factory, capsys, monkeypatch
 ):
