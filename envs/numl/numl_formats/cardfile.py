@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from numl_formats.errors import FormatError, check_format
 FORMAT = 2
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _LARGEST = 1 << 20
+_MOST = sys.float_info.max  # an integer of JSON may be larger
 
 
 def dump_card(card: ModelCard) -> str:
@@ -333,7 +334,7 @@ class _Fields:
 
     def numbers_in(self, value: Any, name: str) -> tuple[float, ...]:
         fits = isinstance(value, list) and all(
-            isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
+            isinstance(each, int | float) and not isinstance(each, bool) and abs(each) <= _MOST
             for each in value
         )
         if not fits:

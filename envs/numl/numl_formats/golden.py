@@ -11,8 +11,6 @@ slashes, too. Texts are UTF-8, as arrays of bytes (numpy's kind ``S``).
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +28,6 @@ if TYPE_CHECKING:
     Array: TypeAlias = NDArray[Any]
 
 FORMAT = 1
-# What numpy and zipfile raise depends on where a file is damaged.
-_DAMAGED = (
-    AttributeError, EOFError, RuntimeError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
-)  # fmt: skip
-
 _NUMBER = re.compile(r"[0-9]+/")
 
 TOLERANCE = 1e-4
@@ -126,8 +119,9 @@ def _read(path: Path, *prefixes: str) -> list[dict[str, Array]]:
         raise FormatError(f"{path}: no such file") from None
     except OSError as error:
         raise FormatError(f"{path}: {error.strerror or error}") from None
-    except _DAMAGED:
-        # numpy's words are about pickles, which are never read here.
+    except Exception:
+        # What numpy, zipfile and its decompressors raise depends on where it is damaged; numpy's
+        # words are about pickles, which are never read here.
         raise FormatError(f"{path}: not a reference event") from None
     if not all(found):
         raise FormatError(f"{path}: not a reference event: it lacks inputs or outputs")

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from numl_formats.errors import FormatError, StatementError, check_format
@@ -28,6 +27,7 @@ _PART = re.compile(r"(?!\.{1,2}$)[0-9A-Za-z._-]{1,200}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LINE = re.compile(r"[0-9a-f]{16}")
 _MOST = 1 << 53
+_LONGEST = 1024  # characters of a path: no bucket has longer keys
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -98,8 +98,9 @@ def _consistent(published: Published) -> Published:
         raise FormatError("its releases are not in numerical order")
     if len(set(published.served)) != len(published.served):
         raise FormatError("a release is listed twice among those that served")
+    there = set(numbers)
     for number in published.served:
-        if number not in numbers:
+        if number not in there:
             raise FormatError(f"release {number} served, but is not among its releases")
     if numbers[-1] > published.last:
         raise FormatError(f"its last release is {published.last}, but it lists {numbers[-1]}")
@@ -168,11 +169,14 @@ def _model(name: str, said: Any, written: int) -> Model:
 
 def _files(said: Any, where: str) -> dict[str, File]:
     paths = _keys(said, f"files of {where}")
-    folders = {str(folder) for path in paths for folder in PurePosixPath(path).parents}
     found = {}
     for path in sorted(paths):
-        if not all(_PART.fullmatch(part) for part in path.split("/")) or path in folders:
+        parts = path.split("/")
+        if len(path) > _LONGEST or not all(map(_PART.fullmatch, parts)):
             raise FormatError(f"{where} has an invalid file name: {path!r}")
+        for folder in ("/".join(parts[:n]) for n in range(1, len(parts))):
+            if folder in paths:
+                raise FormatError(f"{where} has an invalid file name: {folder!r}")
         _only(said[path], ("sha256", "bytes"), f"{where}/{path}")
         found[path] = _file(said[path], f"{where}/{path}")
     return found
@@ -259,11 +263,11 @@ def _parsed(content: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise FormatError(f"{twice!r} is there twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise FormatError(f"{name!r} is there twice")
+        found[name] = value
     return found
 
 

@@ -54,6 +54,7 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
         ({"clustering": cluster | {"semantic": None, "background": 6}}, "needs a head with output"),
         ({"position_scale": [1]}, "position_scale"),
         ({"position_scale": [1, float("inf")]}, "position_scale"),
+        ({"position_scale": [1, 10**400]}, "position_scale"),
         ({"normalisation": {}}, "normalisation"),
         ({"weights": {"file": "../w", "sha256": ""}}, "plain file name"),
         ({"weights": {}}, "weights.file is missing"),

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -233,6 +234,16 @@ def test_whatever_is_damaged_in_a_golden_file_it_is_read_or_named(tmp_path):
         except FormatError:
             refused += 1
     assert refused > 200
+
+
+@pytest.mark.parametrize("shape", ["(5000", "(5000,), 5", "(10**99,)", "(99999999999999,)"])
+def test_an_array_that_cannot_be_is_named(tmp_path, shape):
+    path, header = tmp_path / "golden.npz", b"{'descr': '<f4', 'fortran_order': False, 'shape': "
+    header = (header + shape.encode() + b"}").ljust(117) + b"\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("input/x.npy", b"\x93NUMPY\1\0v\0" + header + bytes(20_000))
+    with pytest.raises(FormatError, match=r"golden\.npz: not a reference event"):
+        read_golden(path)
 
 
 def test_a_golden_event_that_is_missing_or_lacks_outputs_or_holds_objects_is_refused(tmp_path):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+import tracemalloc
 from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
@@ -247,6 +249,30 @@ def test_what_is_not_a_document_is_refused(content):
     with pytest.raises(StatementError, match=r"^published\.json cannot be used: ") as refused:
         read_published(content)
     assert len(str(refused.value)) < 400
+
+
+def test_a_name_that_is_there_twice_among_many_is_found_as_fast_as_they_are_read():
+    def seconds(last: int) -> float:
+        started = time.process_time()
+        with pytest.raises(StatementError):
+            read_published(f'{{{names},"{last}":0}}'.encode())
+        return time.process_time() - started
+
+    many = 20_000
+    names = ",".join(f'"{n}":0' for n in range(many))
+    seconds(many)
+    assert seconds(many - 1) < 20 * seconds(many)
+
+
+def test_a_path_of_many_parts_takes_no_more_memory_than_it_is_long():
+    said = document()
+    _nu(said)["files"]["a/" * 10_000 + "a"] = _nu(said)["files"]["model.json"]
+    content = json.dumps(said).encode()
+    tracemalloc.start()
+    with pytest.raises(StatementError, match="cannot be used: nu/2"):
+        read_published(content)
+    assert tracemalloc.get_traced_memory()[1] < 100 * len(content)
+    tracemalloc.stop()
 
 
 def test_a_name_that_is_there_twice_is_refused_wherever_it_is():
