@@ -4,6 +4,7 @@ import argparse
 import ast
 import difflib
 import importlib
+import io
 import os
 import signal
 import sys
@@ -25,9 +26,43 @@ _SHELLS = ("bash", "zsh", "fish")
 def main(argv: Sequence[str] | None = None) -> int:
     # Where a parent has it ignored, the system keeps no exit status, and each would be 0.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _mend_streams()
     if "_ARGCOMPLETE" in os.environ:
         _complete()
-    command, *words = (sys.argv[1:] if argv is None else argv) or [""]
+    try:
+        status = _run(*((sys.argv[1:] if argv is None else argv) or [""]))
+    except SystemExit as end:  # a parser's, after its help
+        status = int(end.code or 0)
+    return _written(status)
+
+
+def _mend_streams() -> None:
+    """Have output go nowhere where a parent has closed it, and take names of any bytes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(os.devnull, mode)))
+    # As standard error does: a file's name need not be UTF-8.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _written(status: int) -> int:
+    """Write what is left of the output; return the exit status."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        # Or Python would say at its end that it cannot be written, and change the status.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if status == 0 and not isinstance(error, BrokenPipeError):
+            from deploy.host.cli import describe_os_error
+            from deploy.host.console import Console
+
+            Console().error(describe_os_error(error))
+            return 1
+    return status
+
+
+def _run(command: str, *words: str) -> int:
     if command in COMMANDS:
         try:
             return int(importlib.import_module(f"deploy.commands.{command}").main(words))
@@ -67,7 +102,7 @@ def _summary(command: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
-def _completion(words: list[str]) -> int:
+def _completion(words: Sequence[str]) -> int:
     from argcomplete.shell_integration import shellcode
 
     parser = Parser(prog="numlkit completion", description="Print the completion for a shell.")

@@ -1,5 +1,7 @@
 """The kit from a bare checkout, and its commands under one name: help, versions, completion."""
 
+import io
+import os
 import re
 import shlex
 import shutil
@@ -13,9 +15,11 @@ from types import SimpleNamespace
 import pytest
 
 from deploy import __version__
+from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.host.paths import CHECKOUT
 from deploy.main import COMMANDS, main
 from tests.unit.deploy.commands.running import run_process
+from tests.unit.deploy.deployment.test_state import make_state
 
 NUMLKIT = Path(sys.executable).with_name("numlkit")
 
@@ -140,6 +144,64 @@ def test_numlkit_names_the_nearest_command(words, error, remedy):
 def test_scripts_infer_is_numlkit_infer(tmp_path):
     done = run_process(["scripts/infer.py", "--help"], tmp_path)
     assert done.stdout.startswith("usage: numlkit infer ")
+
+
+def _typed(line: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell, in which ``numlkit`` is the kit's."""
+    script = f'numlkit() {{ "{NUMLKIT}" "$@"; }}\n{line}'
+    return subprocess.run(
+        ["bash", "-c", script], cwd=home, env={"PATH": "/usr/bin:/bin", "HOME": str(home)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_without_somewhere_to_write_does_its_work(closed, tmp_path):
+    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
+    folder.write_state(make_state("numl", supervisor=ProcessId(pid=2**22 + 1, started=1)))
+    status = _typed(f"numlkit status {closed}", tmp_path)
+    assert (status.returncode, "Traceback" in status.stderr) == (1, False)
+    assert _typed(f"numlkit down {closed}", tmp_path).returncode == 0
+    assert not folder.state_file.exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "said"),
+    [
+        ("numlkit --help", 0, ""),
+        ("numlkit up --help", 0, ""),
+        ("numlkit down --json", 0, ""),
+        ("numlkit status --json", 1, "error: no deployment named 'numl'\n"),
+    ],
+)
+def test_a_reader_of_the_output_who_has_gone_changes_no_status(line, status, said, tmp_path):
+    done = _typed(f"{line} | true; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert (done.returncode, done.stderr.partition("  try: ")[0]) == (status, said)
+
+
+@pytest.mark.parametrize(
+    "line", ["numlkit --help", "numlkit down --json", "numlkit completion zsh"]
+)
+def test_output_that_cannot_be_written_is_an_error_in_a_line(line, tmp_path):
+    done = _typed(f"{line} >/dev/full", tmp_path)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        [
+            "error: disk full: No space left on device",
+            "  try: free space there (df -h), then run the command again",
+        ],
+    )
+
+
+def test_a_name_that_is_not_utf_8_is_shown(tmp_path, monkeypatch, capfdbinary):
+    # As Python has it where the locale is en_US.UTF-8, say; C.UTF-8 would let it pass.
+    output = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", output)
+    model = tmp_path / os.fsdecode(b"models\xff") / "m"
+    model.mkdir(parents=True)
+    (model / "config.pbtxt").write_text("?")
+    assert main(["check", str(model.parent)]) == 1
+    assert rb"/models\udcff/m/config.pbtxt: not a model config" in capfdbinary.readouterr().out
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
