@@ -9,9 +9,10 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
-from urllib.request import proxy_bypass
+from ipaddress import ip_address, ip_network
 
 from cryptography import x509
 
@@ -24,6 +25,7 @@ from deploy.host.errors import ClientError
 _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 # https://github.com/grpc/grpc/blob/master/doc/environment_variables.md
 _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")
+_EXEMPTIONS = ("no_grpc_proxy", "no_proxy")
 _SETTINGS = 4  # the type of a server's first frame, its fourth byte
 _NAMES: Mapping[ProtocolName, str] = {"grpc": "gRPC", "http": "HTTP"}
 _OTHER: Mapping[ProtocolName, ProtocolName] = {"grpc": "http", "http": "grpc"}
@@ -57,17 +59,36 @@ def why_unreachable(endpoint: Endpoint, *, timeout: float) -> ClientError | None
 
 def _detour(endpoint: Endpoint) -> ClientError | None:
     """Return an error if gRPC goes through a proxy set on this host."""
-    used = next((name for name in _PROXY_VARIABLES if os.environ.get(name)), None)
-    direct = endpoint.protocol != "grpc" or endpoint.is_local or proxy_bypass(endpoint.host)
-    if used is None or direct:
+    used = next((name for name in _PROXY_VARIABLES if name in os.environ), "")
+    proxy = os.environ.get(used)
+    if not proxy or endpoint.protocol != "grpc" or endpoint.is_local or _is_exempt(endpoint.host):
         return None
-    proxy = f"the proxy {os.environ[used]} ({used})"
-    cause = f"{endpoint.url} can be reached, but gRPC goes through {proxy}"
-    return ClientError(cause, f'export no_proxy="${{no_proxy:-$NO_PROXY}},{endpoint.host}"')
+    proxy = proxy.rpartition("@")[2]  # without a password
+    cause = f"{endpoint.url} can be reached, but gRPC goes through the proxy {proxy} ({used})"
+    return ClientError(
+        cause, f'export no_grpc_proxy="${{no_grpc_proxy-$no_proxy}},{endpoint.host}"'
+    )
+
+
+def _is_exempt(host: str) -> bool:
+    """Return whether gRPC asks no proxy for a host; NO_PROXY and asterisks mean nothing to it."""
+    exempt = next((os.environ[name] for name in _EXEMPTIONS if name in os.environ), "")
+    for entry in filter(None, map(str.strip, exempt.split(","))):
+        if host.endswith(entry.lower()):
+            return True
+        with suppress(ValueError):
+            if ip_address(host) in ip_network(entry, strict=False):
+                return True
+    return False
 
 
 def _why_no_tls(endpoint: Endpoint, tls: ClientTls, timeout: float) -> ClientError | None:
-    context = ssl.create_default_context(cafile=trusted_file(endpoint))
+    trusted = trusted_file(endpoint)
+    try:
+        context = ssl.create_default_context(cafile=trusted)
+    except OSError as error:
+        cause = f"the authorities to trust cannot be read: {trusted}: {error.strerror or error}"
+        return ClientError(cause, "--ca FILE, or a file in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
     if endpoint.protocol == "grpc":
         # Like gRPC: a server's own certificate may be the trusted one.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -88,7 +109,13 @@ def _why_no_tls(endpoint: Endpoint, tls: ClientTls, timeout: float) -> ClientErr
         return _untrusted(endpoint, tls, error, timeout)
     except ssl.SSLError as error:
         return _no_handshake(endpoint, tls, str(error).lower(), timeout)
-    return None if answer else _wants_certificate(endpoint, tls)
+    if answer:
+        return None
+    grpc = replace(endpoint, protocol="grpc", address=host_port(endpoint.host, endpoint.port))
+    if endpoint.protocol == "http" and _why_no_tls(grpc, tls, timeout) is None:
+        cause = f"{endpoint.url} answers, but not over HTTP"
+        return ClientError(cause, f"gRPC has its own port: --url {grpc.url}")
+    return _wants_certificate(endpoint, tls)
 
 
 def _why_not_plain(endpoint: Endpoint, timeout: float) -> ClientError | None:

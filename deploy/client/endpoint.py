@@ -104,12 +104,23 @@ class Endpoint:
             host, port = parts.hostname, parts.port
         except ValueError as error:
             raise DeploymentError(f"--url {url}: {error}") from error
-        if not host or any(c.isspace() or c in "@?#" for c in rest):
+        if port == 0:
+            raise DeploymentError(f"--url {url}: no server has port 0")
+        if not host or not _can_be_asked(host) or any(c.isspace() or c in "@?#" for c in rest):
             raise DeploymentError(f"--url {url}: not an address", "write it as host:port")
         if parts.path.strip("/") and named == "grpc":
             raise DeploymentError(f"--url {url}: a gRPC address has no path")
         address = host_port(host, port or _PORTS[named, encrypted]) + parts.path.rstrip("/")
         return cls(named, address, client_tls(ca, cert, key) if encrypted else None)
+
+
+def _can_be_asked(host: str) -> bool:
+    """Return whether a host's name has labels as names have them; resolvers raise if not."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTls:

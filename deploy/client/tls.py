@@ -6,6 +6,7 @@ import shlex
 import ssl
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -90,7 +91,7 @@ def check_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
 def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     """Check a certificate and its private key, except the dates; return the certificate."""
     cert_option, key_option = _OPTIONS[role]
-    found = _certificates(cert, "certificate", cert_option)[0]
+    found, *others = _certificates(cert, "certificate", cert_option)
     secret = _read(key, "private key", key_option)
     try:
         private = load_pem_private_key(secret, None)
@@ -105,8 +106,13 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
         elif b"BEGIN CERTIFICATE" in secret:
             held = "a certificate but no private key"
         raise DeploymentError(f"private key {key}: contains {held} in PEM form") from None
-    if private.public_key() != found.public_key():
-        raise DeploymentError(f"certificate {cert}: does not match the private key {key}")
+    if not _has_key(found, private.public_key()):
+        cause = f"certificate {cert}: does not match the private key {key}"
+        if any(_has_key(other, private.public_key()) for other in others):
+            cause = f"certificate {cert}: the one of the private key {key} is not the first"
+            remedy = "put it before those of the authorities, and each of them after what it signed"
+            raise DeploymentError(cause, remedy)
+        raise DeploymentError(cause)
     usage = _extension(found, x509.ExtendedKeyUsage)
     if usage and not {_PURPOSE[role], ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
         raise DeploymentError(f"certificate {cert}: was not issued for a {role}")
@@ -170,6 +176,12 @@ def _certificates(path: Path, what: str, option: str) -> list[x509.Certificate]:
     except ValueError:
         held = "a damaged certificate" if b"BEGIN CERTIFICATE" in text else "no certificate"
         raise DeploymentError(f"{what} {path}: contains {held} in PEM form") from None
+
+
+def _has_key(certificate: x509.Certificate, key: object) -> bool:
+    with suppress(UnsupportedAlgorithm, ValueError):
+        return certificate.public_key() == key
+    return False  # it is of a kind that no private key here is
 
 
 def _read(path: Path, what: str, option: str) -> bytes:

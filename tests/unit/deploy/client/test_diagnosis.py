@@ -1,5 +1,7 @@
 """Why a server cannot be reached: asked of real servers on loopback, each with one fault."""
 
+import subprocess
+
 import pytest
 
 from deploy.client.diagnosis import why_unreachable
@@ -120,6 +122,8 @@ NO_CERTIFICATE = (
      "enable HTTP/2 in the proxy (nginx: listen ... ssl http2, and grpc_pass)"),
     (http_server, None, "grpc://localhost", "{url} speaks HTTP/1, not gRPC",
      "gRPC has its own port (Triton's is 8001), and needs a proxy that forwards HTTP/2"),
+    (grpc_server, HERE, "https://localhost", "{url} answers, but not over HTTP",
+     "gRPC has its own port: --url grpcs://{at}"),
     (grpc_server, None, "http://localhost", "{url} answers, but not over HTTP",
      "gRPC has its own port: use grpc://"),
     *((server, HERE | {"mutual": True}, f"{scheme}://localhost",
@@ -192,8 +196,21 @@ def test_a_server_of_this_host_is_asked_without_its_proxy(monkeypatch):
         assert told(endpoint.url) is None
 
 
-def test_a_proxy_of_this_host_that_grpc_takes_is_told(site, monkeypatch):
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
+@pytest.mark.parametrize(
+    "exempt",
+    [
+        {},
+        # Neither of these keeps gRPC from the proxy.
+        {"NO_PROXY": "0.0.0.0"},
+        {"no_proxy": "*"},
+        {"no_proxy": "0.0.0.0", "no_grpc_proxy": "elsewhere.example.org"},
+    ],
+)
+def test_a_proxy_of_this_host_that_grpc_takes_is_told_without_its_password(
+    site, monkeypatch, exempt
+):
+    for name, value in {"https_proxy": "http://me:secret@127.0.0.1:1", **exempt}.items():
+        monkeypatch.setenv(name, value)
     # It reaches this host, and is no loopback address.
     with grpc_server(site.issue("0.0.0.0")) as port:
         endpoint = Endpoint.parse(f"grpcs://0.0.0.0:{port}", ca=site.file)
@@ -201,15 +218,51 @@ def test_a_proxy_of_this_host_that_grpc_takes_is_told(site, monkeypatch):
         with pytest.raises(ServerAwayError):
             transport.server_ready()
         transport.close()
-        assert told(endpoint.url, site) == (
-            f"{endpoint.url} can be reached, but gRPC goes through the proxy "
-            "http://127.0.0.1:1 (https_proxy)",
-            'export no_proxy="${no_proxy:-$NO_PROXY},0.0.0.0"',
+        found = told(endpoint.url, site)
+        assert found == (
+            f"{endpoint.url} can be reached, but gRPC goes through the proxy 127.0.0.1:1 "
+            "(https_proxy)",
+            'export no_grpc_proxy="${no_grpc_proxy-$no_proxy},0.0.0.0"',
         )
-        monkeypatch.setenv("no_proxy", "0.0.0.0")
+        shell = ["bash", "-c", f'{found[1]}; printf %s "$no_grpc_proxy"']
+        remedied = subprocess.run(shell, capture_output=True, text=True, check=True)
+        monkeypatch.setenv("no_grpc_proxy", remedied.stdout)
         assert told(endpoint.url, site) is None
         with pytest.raises(ClientError, match="does not answer like a Triton server"):
             TritonTransport(endpoint, timeout=5).server_ready()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"no_proxy": "example.org, 0.0.0.0"},
+        {"no_proxy": "0.0.0.0/8"},
+        {"no_grpc_proxy": "0.0.0.0", "no_proxy": ""},
+        {"grpc_proxy": ""},  # gRPC looks no further
+    ],
+)
+def test_a_proxy_that_grpc_does_not_take_is_not_in_the_way(site, monkeypatch, variables):
+    for name, value in {"https_proxy": "http://127.0.0.1:1", **variables}.items():
+        monkeypatch.setenv(name, value)
+    with grpc_server(site.issue("0.0.0.0")) as port:
+        assert told(f"grpcs://0.0.0.0:{port}", site) is None
+        endpoint = Endpoint.parse(f"grpcs://0.0.0.0:{port}", ca=site.file)
+        with pytest.raises(ClientError, match="does not answer like a Triton server"):
+            TritonTransport(endpoint, timeout=5).server_ready()
+
+
+@pytest.mark.parametrize("content", [None, b"none"])
+def test_authorities_that_cannot_be_read_are_not_blamed_on_the_server(
+    tmp_path, monkeypatch, content
+):
+    roots = tmp_path / "roots.pem"
+    if content is not None:
+        roots.write_bytes(content)
+    monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(roots))
+    found = told("grpcs://localhost:1")
+    assert found is not None
+    assert found[0].startswith(f"the authorities to trust cannot be read: {roots}: ")
+    assert found[1] == "--ca FILE, or a file in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
 
 
 def not_triton(port: int) -> tuple[str, str]:

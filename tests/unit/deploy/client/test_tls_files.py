@@ -76,6 +76,26 @@ def test_a_key_belongs_to_its_certificate(authority):
     )
 
 
+def test_the_certificate_of_a_server_comes_before_those_of_its_authorities(authority):
+    pair = authority.issue("a")
+    pair.cert.write_bytes(authority.file.read_bytes() + pair.cert.read_bytes())
+    error = refusal(pair)
+    assert (error.cause, error.remedy) == (
+        f"certificate {pair.cert}: the one of the private key {pair.key} is not the first",
+        "put it before those of the authorities, and each of them after what it signed",
+    )
+
+
+def test_a_certificate_whose_key_is_of_an_unknown_kind_matches_no_other(authority, tmp_path):
+    key, odd = authority.issue("a").key, tmp_path / "odd.pem"
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime239v1", "-nodes")
+    words = ["openssl", "req", "-x509", *curve, "-subj", "/CN=a", "-keyout", "k", "-out", str(odd)]
+    subprocess.run(words, check=True, capture_output=True, cwd=tmp_path)
+    assert refusal(Pair(odd, key)).cause == (
+        f"certificate {odd}: does not match the private key {key}"
+    )
+
+
 def test_files_that_are_swapped_are_told_apart(authority):
     pair = authority.issue("a")
     assert refusal(Pair(pair.key, pair.cert)).cause == (
