@@ -145,9 +145,9 @@ class Published:
 
         First what served before it, then the others, the newest first.
         """
-        before = list(reversed(self.served[:-1]))
-        others = [each.number for each in reversed(self.releases) if each.number not in self.served]
-        return tuple(self.release(number) for number in (*before, *others))
+        there = {release.number: release for release in self.releases}
+        before = [there.pop(number) for number in reversed(self.served)]
+        return (*before[1:], *reversed(there.values()))
 
     def release(self, number: int) -> Release:
         """Return the release with a number, which is there."""
