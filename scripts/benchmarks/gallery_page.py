@@ -24,19 +24,20 @@ def section(run: Document) -> str:
     return f"""\
 One client sends each model the request of its reference output over gRPC
 ({machine["processor"]}, {len(machine["used_cores"])} cores). The columns from queue to output are
-Triton's own statistics; overhead is all that is not compute: server, transport and client.
-Milliseconds, means:
+Triton's own statistics; overhead is everything except compute: server, transport and client.
+Means in milliseconds:
 
 | model | round trip | queue | input | compute | output | overhead |
 |---|---|---|---|---|---|---|
 {rows}
 
-`ocr` is the sum over its steps. A model that calls others by BLS computes while it waits for them.
-`electron_lifetime` is for each event of a sequence. `hit_finder` is until its last response, with a
-connection of its own for each stream. `sentence_cache` answers from the cache.
+The times of `ocr` are sums over its steps. The time that a model waits for others that it calls by
+BLS counts as compute. `electron_lifetime` has the times of one event of a sequence, `hit_finder`
+those until its last response, with a connection for each stream. `sentence_cache` answers from the
+cache.
 
 The same three steps of `ocr` in one process, without Triton, take {ocr["in_process_ms"]:.0f} ms a
-picture. The ensemble takes {ocr["slower"]:.2f} times as long with one client. With {CLIENTS}
+picture; with one client the ensemble takes {ocr["slower"]:.2f} times as long. With {CLIENTS}
 clients it reads {ocr["rate"]:.1f} pictures a second, {ocr["more_pictures"]:.2f} times as many as
 the one process.
 

@@ -36,11 +36,11 @@ def stored_runs(folder: Path) -> dict[str, Document]:
 def summary(speed: Document) -> str:
     """Return the README's section."""
     lines = [
-        f"The same events, sent to NuGraph's own code ({_nugraph(speed)}) and to this kit in the "
-        "same Triton,",
-        f"on the same {len(speed['machine']['used_cores'])} cores. Medians over gRPC. The last "
-        "column compares with NuGraph as it is served today;",
-        "in brackets, the middle 80% of rounds. [All figures](docs/benchmarks.md), and how to "
+        f"The same events go to NuGraph's own code ({_nugraph(speed)}) and to this kit, in the "
+        "same Triton",
+        f"on the same {len(speed['machine']['used_cores'])} cores. Values are medians over gRPC. "
+        "The last column compares with NuGraph as it is served today;",
+        "in brackets, the middle 80% of rounds. [All figures](docs/benchmarks.md) come with a way to "
         "measure on your machine.",
         "",
         *_served_table(speed),
@@ -72,9 +72,10 @@ def section(
         "",
         *_served_table(speed),
         "",
-        "Events are typical: of twice as many simulated, the half nearest to the median number of "
-        "spacepoints. About",
-        "one in six has several times as many as others of its size, and takes longer.",
+        "The events are typical: of twice as many simulated, the half nearest to the median "
+        "number of spacepoints. About",
+        "one simulated event in six has several times as many as others of its size, and takes "
+        "longer.",
         "",
         f"![Latency against hits, throughput against clients]({PLOT})",
         "",
@@ -211,7 +212,7 @@ def _build(run: Document) -> Iterator[str]:
     series = {name: run["build"][name] for name in ROUTES}
     seconds = {name: median(each["seconds"]) for name, each in series.items()}
     yield from ("", "## Building", "")
-    yield (f"`scripts/benchmark_build.py` makes the image `{run['image']}` into a `.sif`, in turn")
+    yield (f"`scripts/benchmark_build.py` turns the image `{run['image']}` into a `.sif`, in turn")
     yield (
         f"with Apptainer's own build and with Docker's export to a file ({run['cores']} cores; "
         f"load average {run['load_after'][0]:.1f} after the run):"
@@ -230,6 +231,6 @@ def _build(run: Document) -> Iterator[str]:
         told = ", ".join(f"{after} {name}" for name, after in starts.items())
         yield from (
             "",
-            "A server's models have all given their reference output, counted from its start:",
+            "From a server's start until all models have given their reference output:",
         )
         yield f"{told}."
