@@ -40,8 +40,8 @@ def summary(speed: Document) -> str:
         "same Triton",
         f"on the same {len(speed['machine']['used_cores'])} cores. Values are medians over gRPC. "
         "The last column compares with NuGraph as it is served today;",
-        "in brackets, the middle 80% of rounds. [All figures](docs/benchmarks.md) come with a way to "
-        "measure on your machine.",
+        "in brackets, the middle 80% of rounds. [All figures](docs/benchmarks.md) come with a way "
+        "to measure on your machine.",
         "",
         *_served_table(speed),
     ]
@@ -164,15 +164,13 @@ def _shares(run: Document) -> Iterator[str]:
         return
     mean = entry["latency"]["mean"]
     graph, network = entry["preprocess"] / mean, entry["network"] / mean
+    rest = 1 - graph - network
     yield (
-        f"Of a round trip of {ms(entry['latency']['p50'])} ms ({entry['model']}, {SETS[-1]}; p99 "
+        f"Of a round trip of {ms(mean)} ms on average ({entry['model']}, {SETS[-1]}; p99 "
         f"{ms(entry['latency']['p99'])} ms) the graph takes {graph:.0%}, the network "
         f"{network:.0%},"
     )
-    yield (
-        f"and Triton, transport and client {1 - graph - network:.0%}: "
-        f"{ms(entry['overhead']['median'])} ms."
-    )
+    yield f"and Triton, transport and client {rest:.0%}: {ms(rest * mean)} ms."
     yield ""
 
 
