@@ -15,7 +15,12 @@ from deploy.client.transport import ServedModel
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
 from deploy.host.command_line import Parser, as_seconds, count_to
-from deploy.host.errors import ClientError, NotRunningError, ServerAwayError
+from deploy.host.errors import (
+    ClientError,
+    DeploymentError,
+    NotRunningError,
+    ServerAwayError,
+)
 
 _DIAGNOSIS_SECONDS = 5.0
 _NO_SERVER = "numlkit up, or name a server with --url"
@@ -50,6 +55,9 @@ def asked_endpoints(options: argparse.Namespace) -> list[Endpoint]:
     protocol: ProtocolName = options.protocol or "http"
     urls = options.url
     if options.servers is not None:
+        if options.ssl or options.protocol == "http":
+            cause = "--servers names servers by their gRPC addresses, with TLS where they have it"
+            raise DeploymentError(cause, "leave out --ssl and --protocol")
         urls = Registry(options.servers).urls()
     if options.name is not None:
         urls = [DeploymentFolder(options.name).require_state().url(protocol)]

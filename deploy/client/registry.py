@@ -81,7 +81,11 @@ class Registry:
         """
         urls = tuple(dict.fromkeys(entry.url for entry in self.entries()))
         if not urls:
-            raise ClientError(f"{self.folder} names no server", "numlkit status shows why")
+            why, shows = "", "why"
+            if not self.folder.is_dir():
+                why, shows = ": no such folder", "its folder"
+            remedy = f"numlkit status with the --name of their numlkit up shows {shows}"
+            raise ClientError(f"{self.folder} names no server{why}", remedy)
         return urls
 
     def _file(self, entry: Entry) -> Path:

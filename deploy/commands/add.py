@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import quote
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import CHECKOUT
@@ -48,7 +49,8 @@ def _add(options: argparse.Namespace, console: Console) -> int:
         made = [*copy_example(GALLERY, options.like, repository, options.model)]
     for folder in made:
         console.line(str(folder))
-    console.line(f"run it: numlkit up --models-dir {options.into} --models {options.model}")
+    into = quote(str(options.into))
+    console.line(f"run it: numlkit up --models-dir {into} --models {options.model}")
     console.answer({"ok": True, "models": [str(folder) for folder in made]})
     return 0
 

@@ -18,6 +18,7 @@ from deploy.host.paths import DEFAULT_NAME
 
 def parser() -> Parser:
     flags = make_parser("down", __doc__)
+    flags.set_defaults(name=None)  # so that one given together with --all is noticed
     flags.add_argument(
         "--all",
         action="store_true",
@@ -28,8 +29,10 @@ def parser() -> Parser:
 
 def _down(options: argparse.Namespace, console: Console) -> int:
     end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    names = {options.name}
+    names = {options.name or DEFAULT_NAME}
     if options.all:
+        if options.name is not None:
+            raise DeploymentError("--name and --all both choose what is stopped: leave one out")
         here = (name for name in known_deployments() if not _is_elsewhere(name))
         names = {*here, *starting_deployments(), *known_farms()}
     stopped, failed = [], list[KitError]()

@@ -11,9 +11,9 @@ from deploy.events.client import Client
 from deploy.events.evaluation import EVERY, Evaluation, document, evaluate
 from deploy.events.matrices import write_matrices
 from deploy.events.training import read_training
-from deploy.host.cli import Parser, make_parser, run
+from deploy.host.cli import Parser, check_picture, make_parser, run
 from deploy.host.console import Console, counted
-from deploy.host.errors import DeploymentError, KitError
+from deploy.host.errors import KitError
 
 _SHOWN_FAILURES = 20
 
@@ -38,10 +38,8 @@ def parser() -> Parser:
 
 def _evaluate(options: argparse.Namespace, console: Console) -> int:
     plot: Path | None = options.plot
-    if plot is not None and not plot.parent.is_dir():
-        raise DeploymentError(f"no such folder: {plot.parent}", f"mkdir -p {plot.parent}")
-    if plot is not None and plot.suffix != ".png":
-        raise DeploymentError(f"--plot {plot}: a PNG is drawn", f"--plot {plot.stem}.png")
+    if plot is not None:
+        check_picture(plot, "--plot")
     training = None if options.training is None else read_training(options.training)
     client = Client(
         *asked_endpoints(options),

@@ -18,7 +18,7 @@ from deploy.events.run import Tally, send
 from deploy.events.shares import Campaign, preview, run_campaign
 from deploy.host.batch.settings import load_settings
 from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
-from deploy.host.command_line import count_to
+from deploy.host.command_line import count_to, quote
 from deploy.host.console import Console, counted
 from deploy.host.errors import ClientError, DeploymentError, KitError
 
@@ -68,7 +68,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
     out: Path | None = options.out
     for flag, path in (("--out", out), ("--display", options.display)):
         if path is not None and not path.parent.is_dir():
-            remedy = f"mkdir -p {path.parent}, or another {flag}"
+            remedy = f"mkdir -p {quote(str(path.parent))}, or another {flag}"
             raise DeploymentError(f"no such folder: {path.parent}", remedy)
     if options.into is not None and (out or options.display or options.event):
         raise DeploymentError("--into goes without --out, --display and --event")
@@ -83,8 +83,9 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
     files: dict[str, Any] = {} if options.servers is None else tls_files(options)
+    asked = asked_endpoints(options)
     client = Client(
-        *(asked_endpoints(options) if options.servers is None else ()),
+        *(asked if options.servers is None else ()),
         servers=options.servers,
         **files,
         model=options.model,

@@ -72,9 +72,9 @@ def parser() -> Parser:
 
 
 def _smoke(options: argparse.Namespace, console: Console) -> int:
+    _check_flags(options)
     if options.servers is not None:
         options.url = [*(options.url or ()), *Registry(options.servers).urls()]
-    _check_flags(options)
     names: Sequence[str] = DEFAULT_MODELS
     repository = options.repository or MODEL_REPOSITORY
     if options.url is not None:
@@ -107,10 +107,12 @@ def _check_flags(options: argparse.Namespace) -> None:
         raise DeploymentError("--metrics needs --watch: use both or neither")
     if options.watch is not None and options.json:
         raise DeploymentError("--watch never ends, but --json prints one document: leave one out")
-    if options.url is not None and options.name is not None:
-        raise DeploymentError("--url and --name both choose the server: leave one out")
-    if options.url is not None and options.verify is not None:
-        cause = "--verify checks a deployment's image, but --url names a server"
+    where = "--servers" if options.servers is not None else "--url"
+    given = options.url is not None or options.servers is not None
+    if given and options.name is not None:
+        raise DeploymentError(f"{where} and --name both choose the server: leave one out")
+    if given and options.verify is not None:
+        cause = f"--verify checks a deployment's image, but {where} names a server"
         raise DeploymentError(cause, "--name")
     if options.repository is not None and not options.repository.is_dir():
         cause = f"model repository {options.repository}: no such folder"
@@ -177,9 +179,9 @@ def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:
     Its own certificate is trusted, under a name that it covers: which authority a site's clients
     trust, and which name they use, is not known here.
     """
-    endpoint = Endpoint.parse(state.url("grpc"))
     if state.tls is None:
-        return endpoint
+        return Endpoint.parse(state.url("grpc"), **tls_files(options))
+    endpoint = Endpoint.parse(state.url("grpc"))
     tls = client_tls(options.ca, options.cert, options.key)
     certificate = read_pair(state.tls.cert, state.tls.key, role="server")
     name = None if endpoint.host in certificate.names else certificate.host

@@ -235,7 +235,7 @@ def _check_same(engine: Engine, folder: DeploymentFolder, state: DeploymentState
 
 def _show_plan(console: Console, engine: Engine, words: Sequence[str]) -> None:
     plan = engine.plan()
-    prepare = ["numlkit", "prepare", *deployment_words(words)]
+    prepare = ["numlkit", "prepare", *deployment_words(words, "--verify")]
     if plan.deployment.engine == "auto":
         # By then auto may choose another engine.
         prepare += ["--engine", engine.name]

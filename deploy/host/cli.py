@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from deploy.host.command_line import INTERRUPTED as INTERRUPTED
 from deploy.host.command_line import Parser as Parser
+from deploy.host.command_line import quote
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, Ended, KitError
 from deploy.host.paths import DEFAULT_NAME, cache_folder, state_folder
@@ -103,6 +104,15 @@ def describe_os_error(error: OSError) -> KitError:
                 remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
         return KitError(cause, remedy)
     return KitError(cause)
+
+
+def check_picture(path: Path, flag: str) -> None:
+    """Refuse a place where no PNG can be written, before anything is done for it."""
+    if not path.parent.is_dir():
+        folder = str(path.parent)
+        raise DeploymentError(f"no such folder: {folder}", f"mkdir -p {quote(folder)}")
+    if path.suffix != ".png" or path.is_dir():
+        raise DeploymentError(f"{flag} {path}: a PNG is drawn", f"{flag} with a file called *.png")
 
 
 def assignments(values: Sequence[str] | None, flag: str) -> dict[str, Path] | None:

@@ -19,5 +19,10 @@ def test_a_folder_that_names_none_is_told(tmp_path, kind):
         folder.mkdir()
     if kind == "a file":
         folder.touch()
-    with pytest.raises(ClientError, match=r"/servers names no server$"):
+    with pytest.raises(ClientError) as caught:
         Registry(folder).urls()
+    why, shown = ("", "why") if kind == "an empty folder" else (": no such folder", "its folder")
+    assert (caught.value.cause, caught.value.remedy) == (
+        f"{folder} names no server{why}",
+        f"numlkit status with the --name of their numlkit up shows {shown}",
+    )

@@ -51,6 +51,12 @@ def test_a_copy_has_its_own_name_and_is_whole(tmp_path, capsys):
     assert check([str(tmp_path)]) == 0
 
 
+def test_the_command_that_runs_it_can_be_pasted(typed_in, capsys):
+    assert main(["mine", "--like", "gat", "--into", "my models"]) == 0
+    shown = capsys.readouterr().out.splitlines()[-1]
+    assert shown == "run it: numlkit up --models-dir 'my models' --models mine"
+
+
 @pytest.mark.parametrize("entry", find_site_models(GALLERY))
 def test_what_a_copy_calls_is_copied_with_it(tmp_path, entry):
     assert main(["mine", "--like", entry, "--into", str(tmp_path), "--quiet"]) == 0

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from deploy.commands import up
 from deploy.deployment.deployment import Ports
 from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.environment.environment import plan_environment
 from deploy.environment.lock import Flavour
 from deploy.host.paths import cache_folder
 from deploy.main import COMMANDS
+from tests.certificates import Authority
 from tests.unit.deploy.commands.running import run_here, run_process
 from tests.unit.deploy.deployment.test_state import make_state
 
@@ -190,6 +192,26 @@ def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(words, said, 
             "--url and --name both choose the server: leave one out",
         ),
         (
+            ["smoke", "--servers", "none", "--name", "numl"],
+            "--servers and --name both choose the server: leave one out",
+        ),
+        (
+            ["smoke", "--servers", "none", "--verify", "key.pub"],
+            "--verify checks a deployment's image, but --servers names a server",
+        ),
+        (
+            ["down", "--name", "numl", "--all"],
+            "--name and --all both choose what is stopped: leave one out",
+        ),
+        *(
+            (
+                [command, "x.h5", "--servers", "none", *flags],
+                "--servers names servers by their gRPC addresses, with TLS where they have it",
+            )
+            for command in ("infer", "evaluate")
+            for flags in (["--ssl"], ["--protocol", "http"])
+        ),
+        (
             ["logs", "--follow", "--json"],
             "--follow never ends, but --json prints one document: leave one out",
         ),
@@ -200,6 +222,30 @@ def test_flags_that_contradict_each_other_are_refused(words, said, tmp_path):
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == f"error: {said}"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_for_tls_are_not_ignored_where_a_deployment_has_none(tmp_path):
+    authority = Authority(tmp_path, "site")
+    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
+    folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
+    done = run_here(["smoke", "--ca", str(authority.file)], tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: grpc://127.0.0.1:2 is without TLS, but --ca, --cert and")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["infer", "x.h5", "--out", "a b/r.h5"], "mkdir -p 'a b', or another --out"),
+        (["evaluate", "x.h5", "--plot", "a b/m.png"], "mkdir -p 'a b'"),
+        (["evaluate", "x.h5", "--plot", "deploy/m.pdf"], "--plot with a file called *.png"),
+        (["evaluate", "x.h5", "--plot", ""], "--plot with a file called *.png"),
+    ],
+)
+def test_what_is_advised_about_a_place_can_be_typed(words, says, tmp_path):
+    done = run_here(words, tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == f"  try: {says}"
 
 
 def test_status_shows_where_clients_find_the_server(tmp_path):
@@ -258,6 +304,21 @@ def test_a_dry_run_begins_with_what_its_command_needs(tmp_path):
     ]
     assert all(line.endswith(" \\") for line in lines[3:-1])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_shown_first_of_a_signed_image_is_understood_by_prepare(tmp_path, monkeypatch):
+    choose = up.chosen
+
+    def unsigned(options, *more):
+        options.verify = None
+        return choose(options, *more)
+
+    monkeypatch.setattr(up, "chosen", unsigned)
+    flags = ["--verify", "cosign.pub", "--models", "nugraph3", "--engine", "local"]
+    done = run_here(["up", "--dry-run", *flags], tmp_path)
+    assert (
+        done.stdout.splitlines()[0] == "# first: numlkit prepare --models nugraph3 --engine local"
+    )
 
 
 @pytest.fixture
