@@ -110,8 +110,15 @@ def _pause(text: str) -> float:
 
 def _load(options: argparse.Namespace, console: Console) -> int:
     plot: Path | None = options.plot
+    if plot is not None and plot.suffix != ".png":
+        raise DeploymentError(f"--plot {plot}: a PNG is drawn", f"--plot {plot.stem}.png")
     if plot is not None and not plot.parent.is_dir():
         raise DeploymentError(f"no such folder: {plot.parent}", f"mkdir -p {plot.parent}")
+    names = [each.name for each in options.tenant]
+    for name in names:
+        if names.count(name) > 1:
+            cause = f"--tenant {name} is given twice"
+            raise DeploymentError(cause, "a name for each, such as light-1 and light-2")
     endpoint = _endpoint(options)
     transport = TritonTransport(endpoint, timeout=_WAITS_S)
     try:
@@ -195,6 +202,8 @@ async def _offered(
             most = await capacity(
                 connections, known[main], clients=_PROBING_CLIENTS, seconds=_PROBING_S
             )
+        if not most:
+            raise ClientError(f"{endpoint.url} no longer answers", "numlkit status, numlkit logs")
         rounds = []
         for number, (rate, relative) in enumerate(options.rates):
             offered = Tenant(main.name, rate * most if relative else rate, main.hits)

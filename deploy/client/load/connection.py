@@ -17,7 +17,8 @@ from deploy.host.errors import ClientError
 from numl_formats.golden import GoldenEvent, difference
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
-AGAIN = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED")
+LATE = "DEADLINE_EXCEEDED"
+AGAIN = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", LATE)
 """The statuses of gRPC after which clients send a request again."""
 _PAUSE_S = 0.25
 REFUSED = "INVALID_ARGUMENT"

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from deploy.client.load.connection import AGAIN, Request, is_same
+from deploy.client.load.connection import AGAIN, LATE, Request, is_same
 from deploy.client.load.traffic import Patience, Tenant, arrivals
 
 
@@ -22,8 +22,9 @@ class Counts:
     Attributes:
         latencies: Seconds from arrival to right answer, of those in time.
         meanwhile: How many of those were answered while events still arrived.
-        late: Answered rightly, but after the deadline counted from the arrival.
-        refused: Not answered, by the status of gRPC of the last try.
+        late: Answered rightly, but after the deadline counted from the arrival, or not at all
+            before the last try's.
+        refused: Refused by the server at the last try, by the status of gRPC.
         reasons: What servers said of refused requests, and how often.
         sent: Requests, with those sent again.
     """
@@ -127,10 +128,14 @@ async def deliver(
                 counts.latencies.append(taken)
                 counts.meanwhile += now <= end
             return
-        counts.reasons[text] += 1
+        if status != LATE:
+            counts.reasons[text] += 1
         if status not in AGAIN:
             break
-    counts.refused[status] += 1
+    if status == LATE:
+        counts.late += 1
+    else:
+        counts.refused[status] += 1
 
 
 async def capacity(

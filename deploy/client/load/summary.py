@@ -10,6 +10,8 @@ import numpy as np
 
 from deploy.client.load.open_loop import Counts, Round
 
+FEWEST = 100
+"""Answers that a 99th percentile needs: of fewer it is the longest that happened to be seen."""
 COLUMNS = ("offered/s", "clients", "goodput/s", "in time", "p50 ms", "p99 ms", "refused", "late")
 
 
@@ -22,7 +24,8 @@ class Figures:
         goodput: Events answered rightly within the deadline, per second, while events arrived:
             what a server still answers after the last one says nothing about its load.
         in_time: Events answered rightly within the deadline.
-        p50_ms, p99_ms: Time from arrival to answer, of those; None: there were none.
+        p50_ms, p99_ms: Time from arrival to answer, of those; None: there were none, or fewer than
+            `FEWEST`.
         refused, late, wrong: Events.
         sent: Requests, with those sent again.
         statuses: The status of gRPC of the refused ones.
@@ -46,7 +49,7 @@ class Figures:
 
 def figures(name: str, counts: Counts, seconds: float) -> Figures:
     good = counts.latencies
-    p50, p99 = (float(ms) for ms in np.percentile(good, (50, 99)) * 1e3) if good else (None, None)
+    p50, p99 = (float(ms) for ms in np.percentile(good, (50, 99)) * 1e3) if good else (0.0, 0.0)
     common = counts.reasons.most_common(1)
     return Figures(
         tenant=name,
@@ -54,8 +57,8 @@ def figures(name: str, counts: Counts, seconds: float) -> Figures:
         goodput=counts.meanwhile / seconds,
         arrived=counts.arrived,
         in_time=len(good),
-        p50_ms=None if p50 is None else round(p50, 2),
-        p99_ms=None if p99 is None else round(p99, 2),
+        p50_ms=round(p50, 2) if good else None,
+        p99_ms=round(p99, 2) if len(good) >= FEWEST else None,
         refused=sum(counts.refused.values()),
         late=counts.late,
         wrong=counts.wrong,

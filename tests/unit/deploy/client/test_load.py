@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from deploy.client.endpoint import Endpoint
 from deploy.client.load.connection import Request, as_request, is_same
 from deploy.client.load.open_loop import Counts, Round, deliver, offer
 from deploy.client.load.summary import all_figures, document, row
 from deploy.client.load.traffic import Patience, Tenant, arrivals, simulated_event
 from deploy.client.transport import ServedModel
 from deploy.commands import load
+from deploy.host.console import Console
 from deploy.host.errors import ClientError
 from numl_formats.contract import INPUTS
 
@@ -49,6 +51,7 @@ class Played:
 
 
 FULL = (None, "UNAVAILABLE", "Exceeds maximum queue size")
+SLOW = (None, "DEADLINE_EXCEEDED", "Deadline Exceeded")
 INVALID = (None, "INVALID_ARGUMENT", "hit_table has 9 rows")
 
 
@@ -59,10 +62,11 @@ INVALID = (None, "INVALID_ARGUMENT", "hit_table has 9 rows")
         ([FULL, (RIGHT, "OK", "")], 0.0, 2, 1, 0, 0, {}),
         ([FULL], 0.0, 3, 0, 0, 0, {"UNAVAILABLE": 1}),
         ([INVALID], 0.0, 1, 0, 0, 0, {"INVALID_ARGUMENT": 1}),
+        ([FULL, SLOW], 0.0, 3, 0, 1, 0, {}),
         ([(WRONG, "OK", "")], 0.0, 1, 0, 0, 1, {}),
         ([(RIGHT, "OK", "")], 0.2, 1, 0, 1, 0, {}),
     ],
-    ids=["right", "right at the second try", "refused", "never sent again", "wrong", "late"],
+    ids=["right", "right at the second try", "refused", "not again", "never", "wrong", "late"],
 )
 def test_an_event_counts_as_what_became_of_it(answers, takes, sent, good, late, wrong, refused):
     server, counts = Played(*answers, takes=takes), Counts()
@@ -125,7 +129,7 @@ def test_figures_are_told_as_a_row_and_as_json():
     counts.reasons["Exceeds maximum queue size"] = 3
     rounds = [Round(2.0, {"clients": counts}, 0.001)]
     (found,) = all_figures(rounds)[0]
-    assert row(found) == ("2", "clients", "0.5", "50%", "20", "30", "1", "1")
+    assert row(found) == ("2", "clients", "0.5", "50%", "20", "-", "1", "1")
     told = document(rounds, capacity=5.0)
     assert told == {
         "ok": True,
@@ -141,7 +145,7 @@ def test_figures_are_told_as_a_row_and_as_json():
                         "arrived": 4,
                         "in_time": 2,
                         "p50_ms": 20.0,
-                        "p99_ms": 29.8,
+                        "p99_ms": None,
                         "refused": 1,
                         "late": 1,
                         "wrong": 0,
@@ -155,6 +159,46 @@ def test_figures_are_told_as_a_row_and_as_json():
     }
     counts.wrong = 1
     assert document(rounds)["ok"] is False
+    counts.latencies *= 50  # of a hundred there is a 99th percentile
+    assert row(all_figures(rounds)[0][0])[5] == "30"
+
+
+def test_a_server_that_answers_no_more_is_an_error_and_not_a_capacity_of_nothing(monkeypatch):
+    known = [Request(b"event", 9, RIGHT)]
+
+    class Died(Played):
+        async def __aenter__(self) -> Played:
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def references(self, *_: object) -> list[Request]:
+            return known
+
+    monkeypatch.setattr(load, "Connections", lambda *_, **__: Died(FULL))
+    monkeypatch.setattr(load, "_PROBING_S", 0.01)
+    options = load.parser().parse_args(["--rates", "1x"])
+    offered = load._offered(
+        Endpoint.parse("grpc://127.0.0.1:9"),
+        {Tenant("clients", 0.0): known},
+        Patience(),
+        options,
+        Console("json"),
+    )
+    with pytest.raises(ClientError, match="no longer answers"):
+        asyncio.run(offered)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--plot", "load.doc"], "error: --plot load.doc: a PNG is drawn"),
+        (["--tenant", "a:1", "--tenant", "a:2"], "error: --tenant a is given twice"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_sent(flags, said, capsys):
+    assert load.main(["--url", "grpc://127.0.0.1:9", *flags]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == said
 
 
 def _refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
