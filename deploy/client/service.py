@@ -102,12 +102,23 @@ class ServiceCheck:
 
 
 def check_service(
-    endpoint: Endpoint, models: Mapping[str, ExpectedModel], *, timeout: float, repeat: int
+    endpoint: Endpoint,
+    models: Mapping[str, ExpectedModel],
+    *,
+    timeout: float,
+    repeat: int,
+    identity: str | None = None,
 ) -> ServiceCheck:
-    """Check everything that clients rely on, with ``repeat`` inferences of each model."""
+    """Check everything that clients rely on, with ``repeat`` inferences of each model.
+
+    Another server may have taken a port: ``identity`` is the name it must answer with.
+    """
     transport = TritonTransport(endpoint, timeout=timeout)
     try:
         ready = transport.server_ready()
+        if identity is not None and transport.server_name() != identity:
+            cause = f"{endpoint.url}: another server answers there"
+            raise ClientError(cause, "numlkit status with the same --name says why")
         if not ready:
             # Raises NoTritonError for another web server, which has no readiness endpoint either.
             # A Triton may keep its name to itself, or be stopping.

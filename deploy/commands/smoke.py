@@ -76,13 +76,14 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     if options.servers is not None:
         options.url = [*(options.url or ()), *Registry(options.servers).urls()]
     names: Sequence[str] = DEFAULT_MODELS
+    plan = None
     repository = options.repository or MODEL_REPOSITORY
     if options.url is not None:
         asked = [Endpoint.parse(url, **tls_files(options)) for url in options.url]
         endpoints = list({endpoint.url: endpoint for endpoint in asked}.values())
     else:
         folder = DeploymentFolder(options.name or DEFAULT_NAME)
-        state = folder.require_state()
+        state, plan = folder.require_state(), folder.plan()
         if options.verify is not None:
             _verify(folder, state, read_signer(options.verify))
         names, repository = state.models, options.repository or folder.repository
@@ -93,10 +94,13 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
     if options.watch is not None:
         _watch(endpoints, expected, options, console)
     models = expected()
-    checks = [
-        check_service(endpoint, models, timeout=options.timeout, repeat=options.repeat or 5)
-        for endpoint in endpoints
-    ]
+    ask = partial(
+        check_service,
+        timeout=options.timeout,
+        repeat=options.repeat or 5,
+        identity=None if plan is None else plan.identity,
+    )
+    checks = [ask(endpoint, models) for endpoint in endpoints]
     _show(checks, console)
     console.answer(_document(checks))
     return 0 if all(check.ok for check in checks) else 1

@@ -59,6 +59,19 @@ class Metrics(_Quiet):
         self.end_headers()
 
 
+class Ready(_Quiet):
+    """Answers as a Triton that is called ``other`` and is ready."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        page = b'{"name": "other"}' if self.path == "/v2" else b""
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+
 class Website(_Quiet):
     """Answers every path with a page that says there is no such page."""
 

@@ -1,11 +1,16 @@
 """What ``smoke`` shows of what it found; a real Triton is asked in tests/integration."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from deploy.client.service import Latency, ModelCheck, ServiceCheck
 from deploy.commands import smoke
+from deploy.deployment.deployment import Ports
+from deploy.deployment.state import DeploymentFolder
+from tests.unit.deploy.client.servers import Ready, http_server
+from tests.unit.deploy.deployment.test_state import make_state
 
 URL = "grpcs://triton.example.org:443"
 GOOD = ModelCheck("nugraph3", ready=True, latency=Latency(5, 0.0412, 0.0526))
@@ -98,6 +103,24 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(monkeypatch,
             },
         ],
     }
+
+
+def test_another_server_at_a_deployment_s_port_is_not_taken_for_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    plan = SimpleNamespace(identity="numlkit-numl-1234")
+    monkeypatch.setattr(DeploymentFolder, "plan", lambda _: plan)
+    folder = DeploymentFolder("numl")
+    (folder.repository / "nugraph3" / "1").mkdir(parents=True)
+    with http_server(answers=Ready) as port:
+        folder.write_state(make_state("numl", ports=Ports(http=port, grpc=1, metrics=2)))
+        assert smoke.main(["--models", "nugraph3"]) == 1
+        assert capsys.readouterr().err.splitlines()[:2] == [
+            f"error: http://127.0.0.1:{port}: another server answers there",
+            "  try: numlkit status with the same --name says why",
+        ]
+        plan.identity = "other"
+        smoke.main(["--models", "nugraph3"])
+        assert "another server" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("flags", "cause"), [
