@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -73,11 +73,13 @@ class FolderPlace(Place):
         sif, artefact = built_sif(order)
         if not self._root.is_dir():
             raise PublishError(f"{self._root}: no such folder", f"mkdir -p {self._root}")
-        with self._change(order.signing, order.verify) as change:
+        with self._change(order.signing, order.verify, dry_run=order.dry_run) as change:
             there = self._there(artefact, order, change)
             if there is not None:
                 return self._publish_again(there, change, order)
-            image = self._image(sif, artefact, order)
+            # Of one that a dry run would sign, the digest is not known yet.
+            digest = artefact.sha256 or "0" * 64
+            image = Image(_form(order), sif.name, digest, sif.stat().st_size)
             new = Release(self._next(), change.now, find_source(CHECKOUT).revision, image=image)
             if not order.dry_run:
                 with console.step("publish") as say:
@@ -111,24 +113,30 @@ class FolderPlace(Place):
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
         """Have a release serve that served before."""
         self._require()
-        with self._change(signing) as change:
+        with self._change(signing, dry_run=dry_run) as change:
             if change.before is None:
                 raise nothing_published(self._root)
-            new = change.rolled_back(change.before, to)
+            new = change.before
+            if to is not None or not self._is_half_back(change.before):
+                new = change.rolled_back(change.before, to)
             if not self._is_whole(new.current, read=True):
                 raise PublishError(
                     f"release {new.serving} is damaged", "roll back to another (--to)"
                 )
-            if new.serving == change.before.serving:
+            if new.serving == change.before.serving and signing.valid_for is None:
                 new = change.before
             return self._switch(change, new, dry_run=dry_run, brought=None)
+
+    def check_prune(self, servers: tuple[str, ...]) -> None:
+        """Refuse servers."""
+        _refuse_servers(servers)
 
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
     ) -> Outcome:
         """Remove all releases but the one that serves and the one that served before it."""
-        _refuse_servers(servers)
-        with self._change(signing) as change:
+        self.check_prune(servers)
+        with self._change(signing, dry_run=dry_run) as change:
             before = change.before
             if before is None:
                 return Outcome(False, "", ("nothing to remove",), {"removed": 0})
@@ -139,8 +147,9 @@ class FolderPlace(Place):
             if not dry_run:
                 if kept.releases != before.releases:
                     self._state_anew(change, kept)
+                self._link(before.serving)  # also if a rollback was killed before it did so
                 for number in old:
-                    remove_folder(self._root / str(number))
+                    self._remove(self._root / str(number))
                 self._remove_signatures()
             named = ", ".join(map(str, old))
             done = f"{'would remove' if dry_run else 'removed'} release {named}"
@@ -168,11 +177,6 @@ class FolderPlace(Place):
         else:
             new = change.before
         return self._switch(change, new, dry_run=order.dry_run, brought=None)
-
-    def _image(self, sif: Path, artefact: Artefact, order: Order) -> Image:
-        # Of one that a dry run would sign, the digest is not known yet.
-        digest = artefact.sha256 or "0" * 64
-        return Image(_form(order), sif.name, digest, sif.stat().st_size)
 
     def _bring(
         self, sif: Path, artefact: Artefact, new: Release, console: Console, say: Say
@@ -231,20 +235,29 @@ class FolderPlace(Place):
             return Outcome(False, number, (line,), facts)
         if new != change.before:
             self._state_anew(change, new)
-        link = self._root / f".{CURRENT}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(number)
-        link.replace(self._root / CURRENT)
+        self._link(to.number)
         line = f"published {come}release {number}" if come else f"release {number} serves"
         start = f"start it: apptainer run {facts['path']}"
         return Outcome(True, number, (line, *change.notes, start), facts)
 
+    def _link(self, number: int) -> None:
+        link = self._root / f".numlkit.{CURRENT}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(str(number))
+        link.replace(self._root / CURRENT)
+
     def _state_anew(self, change: Change, new: Published) -> None:
         change.write(
-            new,
-            lambda path, content: write_atomically(self._root / path, content),
-            lambda content: write_atomically(self._root / NAME, content),
+            new, self._put_signature, lambda content: write_atomically(self._root / NAME, content)
         )
+
+    def _put_signature(self, path: str, content: bytes) -> None:
+        write_atomically(self._root / path, content)
+        folder = (self._root / path).parent
+        mode = folder.stat().st_mode
+        # Servers read it as other users, whatever this one's umask.
+        if mode & 0o555 != 0o555 and not folder.is_symlink():
+            folder.chmod(mode | 0o555)
 
     def _is_whole(self, release: Release, *, read: bool) -> bool:
         """Return whether a release's image is there; if it is read, whether it is what it was."""
@@ -261,6 +274,17 @@ class FolderPlace(Place):
         folder = self._root / str(number)
         made = (folder / MARK).is_file() or read_record(folder / RECORD) is not None
         return made and not folder.is_symlink()
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a release's folder, its mark last: who is killed before can repeat it."""
+        marks = {MARK, RECORD}
+        with suppress(PermissionError):
+            for path in (path for path in folder.iterdir() if path.name not in marks):
+                remove_folder(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        if {path.name for path in folder.iterdir()} <= marks:
+            remove_folder(folder)
+        if folder.exists():
+            raise PublishError(f"{folder} cannot be removed whole", f"as its owner: rm -r {folder}")
 
     def _unknown(self, published: Published) -> list[str]:
         known = {NAME, SIGNATURES, CURRENT, *(str(each.number) for each in published.releases)}
@@ -312,19 +336,38 @@ class FolderPlace(Place):
 
     def _next(self) -> int:
         """Return a number that no release ever had; what a killed publish left is replaced."""
-        published = self._stated().read()
-        number = published.last + 1 if published is not None else 1
-        while (self._root / str(number)).exists() and not self._is_own(number):
+        published, linked = self._stated().read(), self._linked()
+        last = published.last if published is not None else 0
+        if linked is not None and self._is_own(linked):  # of a statement that is lost
+            last = max(last, linked)
+        number = last + 1
+        while os.path.lexists(self._root / str(number)) and not self._is_own(number):
             number += 1
         return number
+
+    def _is_half_back(self, published: Published) -> bool:
+        """Return whether a rollback was killed before it moved the link."""
+        linked = self._linked()
+        there = {release.number for release in published.releases}
+        return linked in there and linked not in published.served
 
     def _linked(self) -> int | None:
         link = self._root / CURRENT
         name = str(link.readlink()) if link.is_symlink() else ""
         return int(name) if name.isdecimal() else None
 
+    def _clean(self) -> None:
+        """Remove what a command that was killed has left."""
+        signatures = self._root / SIGNATURES
+        # The kit makes no link to a folder of signatures: what is there may be at work.
+        there = () if signatures.is_symlink() else partials(signatures)
+        for left in (*partials(self._root), *there):
+            left.unlink() if left.is_file() else remove_folder(left)
+
     @contextmanager
-    def _change(self, signing: Signing, named: Signer | None = None) -> Iterator[Change]:
+    def _change(
+        self, signing: Signing, named: Signer | None = None, *, dry_run: bool
+    ) -> Iterator[Change]:
         """Hold the folder's lock, and yield a change to it."""
         try:
             with alone_in(self._root):
@@ -333,12 +376,14 @@ class FolderPlace(Place):
                     raise PublishError(
                         f"{current} is not a link made by the kit", "publish to another folder"
                     )
-                # What a command that was killed has left.
-                for left in (*partials(self._root), *partials(self._root / SIGNATURES)):
-                    left.unlink() if left.is_file() else remove_folder(left)
+                if not dry_run:
+                    self._clean()
                 with changing(self._stated(), signing, named) as change:
                     yield change
         except OSError as error:
+            files = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
+            if files and not any(Path(name).is_relative_to(self._root) for name in files):
+                raise  # it is not this folder that cannot be written to
             cause = f"cannot write to {self._root}: {error.strerror or error}"
             raise PublishError(cause, _REMEDIES.get(error.errno or 0)) from None
 

@@ -95,10 +95,15 @@ def _here() -> tuple[str, str]:
 def _made(lock: Path, owner: Owner) -> bool:
     """Make the lock; return whether there was none."""
     try:
-        with lock.open("x", encoding="utf-8") as stream:
-            json.dump(asdict(owner), stream)
+        stream = lock.open("x", encoding="utf-8")
     except FileExistsError:
         return False
+    try:
+        with stream:
+            json.dump(asdict(owner), stream)
+    except BaseException:  # a full disk, for one: an empty lock would be nobody's
+        lock.unlink()
+        raise
     return True
 
 

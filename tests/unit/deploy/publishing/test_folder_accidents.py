@@ -1,0 +1,169 @@
+"""Accidents of a folder: killed commands, other users, full disks, and what others put there."""
+
+import errno
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from deploy.host.console import Console
+from deploy.host.errors import PublishError
+from deploy.publishing.folder import FolderPlace
+from deploy.publishing.lock import alone_in
+from deploy.publishing.place import Look, Signing
+from tests.unit.deploy.publishing.signing import pair, without_cosign
+from tests.unit.deploy.publishing.test_folder import (
+    MANY,
+    killed_at,
+    publish_file,
+    served,
+    small_files,
+)
+
+QUIET = Console("quiet")
+LEFT = ".numlkit.2.abcdefgh.partial"
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    small_files(monkeypatch)
+    without_cosign(monkeypatch)
+    return partial(publish_file, tmp_path / "dist")
+
+
+@pytest.fixture
+def root(tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    return place
+
+
+def rollback(root: Path, to: str | None = None, *, dry_run: bool = False) -> None:
+    FolderPlace(root).rollback(to, Signing(), dry_run=dry_run)
+
+
+def prune(root: Path, *, dry_run: bool = False) -> None:
+    FolderPlace(root).prune((), Signing(), QUIET, dry_run=dry_run)
+
+
+def test_a_rollback_that_is_killed_between_statement_and_link_is_finished_by_the_next(
+    publish, tmp_path
+):
+    interrupted = 0
+    for step in range(MANY):
+        root = tmp_path / f"place-{step}"
+        root.mkdir()
+        for content in "abc":
+            publish(root, content)
+        killed = killed_at(step, root, lambda: rollback(root))  # noqa: B023
+        if FolderPlace(root).listing(Look()).problems:
+            interrupted += 1
+            if interrupted == 1:  # a prune removes nothing that nodes start
+                prune(root)
+                assert served(root) == "b"
+                continue
+            rollback(root)
+            assert served(root) == "b"
+            assert FolderPlace(root).listing(Look()).problems == ()
+            rollback(root)
+            assert served(root) == "a"
+        if not killed:
+            break
+    assert interrupted > 1
+
+
+def test_a_prune_that_is_killed_is_repeated_and_leaves_no_file_of_what_it_removes(
+    publish, tmp_path
+):
+    for step in range(MANY):
+        root = tmp_path / f"place-{step}"
+        root.mkdir()
+        for content in "abc":
+            publish(root, content)
+        killed = killed_at(step, root, lambda: prune(root))  # noqa: B023
+        prune(root)
+        left = {path.parent.name for path in root.rglob("*") if path.is_file()}
+        assert left == {root.name, "2", "3"}
+        if not killed:
+            break
+    assert step > len("abc")
+
+
+def test_what_cannot_be_removed_is_not_said_to_be_removed(publish, root, monkeypatch):
+    for content in "abc":
+        publish(root, content)
+    monkeypatch.setattr("deploy.publishing.folder.remove_folder", lambda _: None)
+    with pytest.raises(PublishError, match=f"{root}/1 cannot be removed whole") as raised:
+        prune(root)
+    assert raised.value.remedy == f"as its owner: rm -r {root}/1"
+
+
+def test_other_users_can_read_all_of_a_place_whatever_the_publishers_umask(publish, root, tmp_path):
+    before = os.umask(0o077)
+    try:
+        publish(root, "a", sign=pair(tmp_path, "ours"))
+    finally:
+        os.umask(before)
+    folders = {path.name: path.stat().st_mode & 0o777 for path in root.iterdir() if path.is_dir()}
+    assert folders == {"1": 0o755, "current": 0o755, "signatures": 0o755}
+
+
+def test_a_file_with_the_name_of_the_link_and_a_dot_stays(publish, root):
+    (root / ".current").write_text("mine")
+    publish(root, "a")
+    assert (root / ".current").read_text() == "mine"
+
+
+def test_a_dry_run_leaves_what_a_killed_command_has_left(publish, root):
+    for content in "abc":
+        publish(root, content)
+    (root / LEFT).mkdir()
+    publish(root, "d", dry_run=True)
+    rollback(root, dry_run=True)
+    prune(root, dry_run=True)
+    assert (root / LEFT).is_dir()
+    rollback(root)
+    assert not (root / LEFT).exists()
+
+
+def test_nothing_is_removed_where_a_link_for_the_signatures_leads(publish, root, tmp_path):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / LEFT).write_text("a build at work")
+    (root / "signatures").symlink_to(tmp_path / "theirs")
+    publish(root, "a")
+    assert (tmp_path / "theirs" / LEFT).is_file()
+
+
+def test_without_its_statement_a_place_keeps_the_release_that_serves(publish, root):
+    for content in "ab":
+        publish(root, content)
+    (root / "published.json").unlink()
+    assert publish(root, "c").release == "3"
+    assert (root / "2" / "numl.sif").read_text() == "b"
+    assert served(root) == "c"
+
+
+def test_a_number_that_leads_nowhere_is_not_a_releases(publish, root):
+    (root / "1").symlink_to("nowhere")
+    assert publish(root, "a").release == "2"
+
+
+def test_a_lock_that_cannot_be_written_is_not_left(root, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("deploy.publishing.lock.json.dump", full)
+    with pytest.raises(OSError, match="No space left"), alone_in(root):
+        pass
+    assert not any(root.iterdir())
+
+
+def test_a_folder_is_not_blamed_for_a_state_folder_that_cannot_be_written_to(
+    publish, root, tmp_path
+):
+    (tmp_path / "state").write_text("")
+    with pytest.raises(OSError, match="Not a directory") as raised:
+        publish(root, "a", sign=pair(tmp_path, "ours"))
+    assert str(tmp_path / "state") in raised.value.filename
