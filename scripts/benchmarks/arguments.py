@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from deploy.host.command_line import Parser, as_seconds
+from deploy.host.command_line import Parser, as_seconds, count_to
 from scripts.benchmarks.cells import PROTOCOLS
 from scripts.benchmarks.flags import (
     FIGURES,
@@ -59,7 +59,11 @@ def benchmark_parser(description: str | None) -> Parser:
         "--events", type=as_count, default=4, metavar="N", help="events of each size (default: 4)"
     )
     flags.add_argument(
-        "--seed", type=int, default=SEED, metavar="S", help="random seed of the events"
+        "--seed",
+        type=count_to(2**31 - 1, least=0),
+        default=SEED,
+        metavar="S",
+        help="random seed of the events",
     )
     flags.add_argument(
         "--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS,

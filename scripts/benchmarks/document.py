@@ -93,7 +93,7 @@ def _cell(cell: Cell, turns: Sequence[Turn], results: Results) -> Document:
         },
         # What is not the model's own time: Triton, its Python backend, transport and client.
         "overhead": spread(
-            [float(np.median(turn.latencies)) - turn.preprocess - turn.network for turn in turns]
+            [float(turn.latencies.mean()) - turn.preprocess - turn.network for turn in turns]
         ),
     }
     alone = results.in_process.get((cell.model, cell.events, SERVING))

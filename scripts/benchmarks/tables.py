@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from deploy.client.load.summary import FEWEST
 from scripts.benchmarks.cells import STAGES, TITLES
 from scripts.benchmarks.document import REFERENCES, Document, find
 
@@ -30,6 +31,10 @@ def times(ratio: Document | None) -> str:
     if ratio is None:
         return "-"
     return f"{ratio['median']:.1f}x ({ratio['low']:.1f} to {ratio['high']:.1f})"
+
+
+def _p99(seconds: Document, of: int) -> str:
+    return ms(seconds["p99"]) if of >= FEWEST else "-"
 
 
 def tables(run: Document) -> Iterator[Table]:
@@ -64,7 +69,7 @@ def _in_process(run: Document, model: str, events: str) -> Table:
             (
                 entry["path"],
                 *(ms(entry[stage]["p50"]) for stage in STAGES),
-                ms(entry["event"]["p99"]),
+                _p99(entry["event"], entry["rounds"] * run["sets"][events]["events"]),
                 f"{entry['events_per_second']['median']:.1f}",
             )
         )
@@ -113,7 +118,7 @@ def _served(run: Document, model: str, events: str) -> Table:
                 entry["protocol"],
                 str(entry["concurrency"]),
                 ms(entry["latency"]["p50"]),
-                ms(entry["latency"]["p99"]),
+                _p99(entry["latency"], entry["requests"]),
                 f"{entry['events_per_second']['median']:.1f}",
                 *(f"{share:.0%}" for share in (*shares, 1 - sum(shares))),
                 ms(entry["overhead"]["median"]) if entry["concurrency"] == 1 else "-",

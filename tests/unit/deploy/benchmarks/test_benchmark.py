@@ -14,6 +14,7 @@ from deploy.host.errors import KitError
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import plan_models
+from scripts.benchmarks.arguments import benchmark_parser
 from scripts.benchmarks.cells import (
     PROTOCOLS,
     SERVERS,
@@ -30,12 +31,14 @@ from scripts.benchmarks.clients import drive, send_all, summarise
 from scripts.benchmarks.counters import Counters, read_counters
 from scripts.benchmarks.document import GRADIENTS_OFF, SERVING, document, find
 from scripts.benchmarks.memory import Growth
+from scripts.benchmarks.readme import _shares
 from scripts.benchmarks.server import (
     FIXED_ANSWER,
     REFERENCE_MODEL,
     fixed_answer,
     reference_model,
 )
+from scripts.benchmarks.tables import tables
 
 MODEL = ServedModel("m", {}, (), {})
 
@@ -222,6 +225,34 @@ def test_throughput_is_set_against_one_core_and_overhead_is_what_is_not_the_mode
     today = find(document(results)["served"], server="today")
     assert today is not None
     assert "times_one_core" not in today
+
+
+def test_of_few_requests_there_is_no_99th_percentile(results):
+    run = document(results)
+    shown = {row[0]: row[4] for table in tables(run) for row in table.rows if len(row) > 10}
+    assert set(shown.values()) == {"-"}  # 30 each
+    for entry in run["served"]:
+        entry["requests"] = 100
+    shown = {row[0]: row[4] for table in tables(run) for row in table.rows if len(row) > 10}
+    assert shown["numl_serving"] == "5.00"
+
+
+def test_what_a_round_trip_takes_besides_the_model_is_told_of_its_mean():
+    latency = {"mean": 0.010, "p50": 0.009, "p99": 0.012}
+    entry = {
+        "model": "m", "events": "1300 hits", "server": "ours", "protocol": "grpc",
+        "concurrency": 1, "latency": latency, "preprocess": 0.001, "network": 0.007,
+        "overhead": {"median": 0.001},
+    }  # fmt: skip
+    assert " ".join(_shares({"served": [entry]})).split(" (")[0].endswith("10.0 ms on average")
+    assert "client 20%: 2.00 ms." in " ".join(_shares({"served": [entry]}))
+
+
+@pytest.mark.parametrize("seed", ["-1", "x"])
+def test_a_seed_that_numpy_does_not_take_is_a_usage_error(seed, capsys):
+    with pytest.raises(SystemExit):
+        benchmark_parser("").parse_args([f"--seed={seed}"])
+    assert f"{seed!r} is not a number from 0 to 2147483647" in capsys.readouterr().err
 
 
 def test_memory_that_grows_with_each_event_has_a_slope_and_memory_that_settles_has_none():
