@@ -53,7 +53,7 @@ from deploy.engines.local import LocalEngine
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import plan_environment
 from deploy.events.files import EventFile
-from deploy.host.cli import assignments, carry_out
+from deploy.host.cli import assignments, carry_out, end_in_order
 from deploy.host.command_line import Parser
 from deploy.host.console import Console, Say
 from deploy.host.errors import KitError
@@ -125,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.models = options.models or usual
     console = Console()
     # Ended by a signal, it stops its server and removes what it has written.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     return carry_out(lambda: _run(options, console), console)
@@ -228,7 +228,7 @@ def memory(options: argparse.Namespace, console: Console) -> int:
             growths += watch_memory(server, model, events, count=options.count, say=say)
     run = memory_document(
         growths,
-        settled=min(SETTLED_EVENTS, options.count),
+        settled=min(SETTLED_EVENTS, options.count // 2),
         count=options.count,
         hits=(smallest, largest),
     )

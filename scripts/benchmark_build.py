@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from deploy.artefacts.docker_client import connect
 from deploy.artefacts.sif_file import LEVELS
 from deploy.artefacts.tools import find_tools
-from deploy.host.cli import carry_out
+from deploy.host.cli import carry_out, end_in_order
 from deploy.host.command_line import Parser
 from deploy.host.console import Console
 from deploy.host.files import write_atomically
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     console = Console()
     # Ended by a signal, it removes what it wrote.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: _run(options, console), console)
 
 

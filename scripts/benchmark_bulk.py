@@ -28,6 +28,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -35,11 +36,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 
+from deploy.deployment.state import DeploymentFolder
 from deploy.events.client import Client
 from deploy.events.files import EventTensors
-from deploy.host.cli import carry_out
+from deploy.host.cli import carry_out, end_in_order
 from deploy.host.command_line import Parser, count_to
 from deploy.host.console import Console
+from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from scripts.benchmarks.clients import drive
 from scripts.benchmarks.document import Document
@@ -74,12 +77,20 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options, console = parser().parse_args(argv), Console()
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: _run(options, console), console)
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     if not options.docs:
-        run = measure(options, console)
+        if len(os.sched_getaffinity(0)) < 2:
+            cause = "one core cannot hold a server that has it alone and its clients"
+            raise KitError(cause, "a host with two cores")
+        try:
+            run = measure(options, console)
+        except subprocess.CalledProcessError as error:
+            words = " ".join(map(str, error.cmd[:3]))
+            raise KitError(f"{words} ... has failed, with exit status {error.returncode}") from None
         console.line(section(run))
         write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
     if options.json is None:
@@ -170,12 +181,13 @@ def server(cores: Collection[int]) -> Iterator[str]:
     """Yield the address of a server of the demo weights on some cores."""
     name = f"benchmark-bulk-{os.getpid()}"
     words = ["--name", name, "--models", "nugraph3", "--engine", "local", "--json"]
-    with on(cores):
-        done = subprocess.run([NUMLKIT, "up", *words], check=True, stdout=subprocess.PIPE)
     try:
+        with on(cores):
+            done = subprocess.run([NUMLKIT, "up", *words], check=True, stdout=subprocess.PIPE)
         yield f"grpc://127.0.0.1:{json.loads(done.stdout)['ports']['grpc']}"
     finally:
-        subprocess.run([NUMLKIT, "down", "--name", name, "--quiet"], check=True)
+        if DeploymentFolder(name).path.exists():  # not if it has not started
+            subprocess.run([NUMLKIT, "down", "--name", name, "--quiet"], check=True)
 
 
 def section(run: Document) -> str:

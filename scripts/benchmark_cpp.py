@@ -25,8 +25,13 @@ import statistics
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 
-from deploy.host.errors import KitError, RequestError
+from deploy.host.cli import carry_out
+from deploy.host.command_line import Parser
+from deploy.host.console import Console, Say
+from deploy.host.errors import RequestError
+from scripts.benchmarks.flags import as_count
 
 # Python clients as people write them: each a process with a connection, one event at a time.
 _CLIENT = """
@@ -61,8 +66,10 @@ print(cpu() - before, flush=True)
 
 
 def python_clients(url: str, model: str, path: Path, requests: int) -> tuple[float, float]:
-    """Return answers per second, and CPU milliseconds per request, of 8 clients."""
-    words = [sys.executable, "-c", _CLIENT, url, model, str(path), str(requests // 8)]
+    """Return answers per second, and CPU milliseconds per request, of 8 clients that share them."""
+    each = -(-requests // 8)
+    requests = 8 * each
+    words = [sys.executable, "-c", _CLIENT, url, model, str(path), str(each)]
     clients = [
         subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(8)
@@ -122,15 +129,25 @@ def small_event(folder: Path) -> Path:
     return path
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+def parser() -> Parser:
+    parser = Parser(
+        prog="python3 scripts/benchmark_cpp.py", description=(__doc__ or "").split("\n\n")[0]
+    )
     parser.add_argument("program", type=Path, help="numl-label, as clients/cpp/check builds it")
     parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC (default: %(default)s)")
     parser.add_argument("--model", default="nugraph3")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N")
-    parser.add_argument("--requests", type=int, default=400, metavar="N", help="in each turn")
-    chosen = parser.parse_args()
-    say = print
+    parser.add_argument("--rounds", type=as_count, default=5, metavar="N")
+    parser.add_argument("--requests", type=as_count, default=400, metavar="N", help="in each turn")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    options, console = parser().parse_args(argv), Console()
+    return carry_out(lambda: _compare(options, console.line), console)
+
+
+def _compare(chosen: argparse.Namespace, say: Say) -> int:
     rates: list[float] = []
     cpus: list[float] = []
     over: list[float] = []
@@ -164,7 +181,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KitError as error:
-        sys.exit(f"error: {error.cause}")
+    sys.exit(main())

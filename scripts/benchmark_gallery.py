@@ -31,7 +31,8 @@ from typing import Any
 
 from deploy.client.example import CLIENT
 from deploy.deployment.deployment import find_site_models
-from deploy.host.cli import carry_out
+from deploy.deployment.state import DeploymentFolder
+from deploy.host.cli import carry_out, end_in_order
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import KitError
@@ -48,7 +49,7 @@ BEGIN = (
     "<!-- gallery: made by scripts/benchmark_gallery.py from scripts/data/speed/gallery.json -->"
 )
 END = "<!-- /gallery -->"
-NAME = "gallery-benchmark"
+NAME = f"gallery-benchmark-{os.getpid()}"
 
 
 def parser() -> Parser:
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = parser().parse_args(argv)
     console = Console()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: _run(options, console), console)
 
 
@@ -111,14 +112,16 @@ def _serving(models: Sequence[str], console: Console) -> Iterator[dict[str, int]
     try:
         yield _numlkit("up", *words, "--engine", "local")["ports"]
     finally:
-        _numlkit("down")
+        if DeploymentFolder(NAME).path.exists():  # not if it has not started
+            _numlkit("down")
 
 
 def _numlkit(command: str, *words: str) -> dict[str, Any]:
     program = [sys.executable, "-m", "deploy.main", command, "--name", NAME, "--json", *words]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise KitError(done.stderr.strip().splitlines()[-1].removeprefix("error: "))
+        told = json.loads(done.stdout)
+        raise KitError(told["error"], told["remedy"])
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

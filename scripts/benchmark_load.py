@@ -29,7 +29,7 @@ import signal
 from collections.abc import Sequence
 
 from deploy.client.load.plot import write_plot
-from deploy.host.cli import carry_out
+from deploy.host.cli import carry_out, end_in_order
 from deploy.host.command_line import Parser, as_seconds
 from deploy.host.console import Console
 from deploy.host.errors import KitError
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     options = parser().parse_args(argv)
     console = Console()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: _run(options, console), console)
 
 

@@ -28,13 +28,13 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from deploy.host.cli import carry_out
+from deploy.host.cli import carry_out, end_in_order
 from deploy.host.command_line import Parser, as_seconds, count_to
 from deploy.host.console import Console
 from deploy.host.files import write_atomically
 from scripts.benchmarks.flags import as_output
 from scripts.benchmarks.run import machine_facts
-from scripts.campaign.comparison import WITHIN, compared, differences, measure
+from scripts.campaign.comparison import SHORTEST_S, WITHIN, compared, differences, measure
 from scripts.campaign.page import checked
 from scripts.campaign.real import SERVERS, SHARE, running
 from scripts.plan_campaign import REAL, write_page
@@ -49,7 +49,7 @@ def parser() -> Parser:
     add("--repeats", type=count_to(100), default=3, metavar="N", help="runs of all rows (3)")
     add(
         "--seconds",
-        type=as_seconds,
+        type=_seconds,
         default=20.0,
         metavar="S",
         help="for each row, of each run (20)",
@@ -58,11 +58,18 @@ def parser() -> Parser:
     return parser
 
 
+def _seconds(text: str) -> float:
+    value = as_seconds(text)
+    if value < SHORTEST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than {SHORTEST_S:g} s")
+    return value
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status: 1 if the simulation is wrong."""
     options = parser().parse_args(argv)
     console = Console()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: _run(options, console), console)
 
 

@@ -37,6 +37,8 @@ WITHIN = 0.2
 """By how much a simulated figure may differ from the measured one."""
 
 _OWN_S, _PROBING_S, _PACE_S, _SIMULATED = 1.0, 4.0, 2.0, 10
+SHORTEST_S = 2 * _PACE_S
+"""Of a row: in less, servers may have computed nothing whose rate could be told."""
 _SETTLES = 0.2
 _ALONE = (0.05, 0.5, 0.95, 0.99)
 _MOST_LOST, _FEW_LOST = 0.5, 0.02
