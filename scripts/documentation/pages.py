@@ -77,10 +77,11 @@ def command_page(name: str) -> str:
 
 
 def scripts_page() -> str:
-    """Return the page on the files in ``scripts/`` that are Python: their own help."""
+    """Return the page on the programs in ``scripts/`` that are Python: their own help."""
     pages = ["# scripts/\n"]
-    paths = (path for path in (CHECKOUT / "scripts").glob("*.py") if path.name not in LARGE)
-    for path in sorted(paths):
+    for path in sorted((CHECKOUT / "scripts").glob("*.py")):
+        if path.name in LARGE or not path.read_bytes().startswith(b"#!"):
+            continue  # a module has no help
         done = subprocess.run(
             [sys.executable, path, "--help"],
             env={**os.environ, "COLUMNS": _COLUMNS},

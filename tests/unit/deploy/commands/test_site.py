@@ -1,7 +1,10 @@
 """The parts of the documentation's site that are made from the kit itself."""
 
 import re
+import subprocess
 from html import unescape
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +16,7 @@ from scripts.documentation.pages import (
     failures_tables,
     from_the_top,
     marked,
+    scripts_page,
 )
 
 
@@ -30,6 +34,19 @@ def test_every_failure_is_on_the_page():
     assert not re.search(r"[{}\0\1]", re.sub(r"\{\w*\.\w*\}", "", text))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == len(TABLE) + len(FAILURES)
+
+
+def test_the_page_of_scripts_asks_programs_for_their_help_and_runs_no_module(monkeypatch):
+    asked = set()
+
+    def run(words: list[str | Path], **_: object) -> SimpleNamespace:
+        asked.add(Path(words[1]).name)
+        return SimpleNamespace(stdout="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    scripts_page()
+    assert {"benchmark.py", "infer.py", "plan_campaign.py"} < asked
+    assert not {"environments.py", "nugraph25.py"} & asked
 
 
 @pytest.mark.slow
