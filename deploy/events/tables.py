@@ -163,7 +163,7 @@ class _Datasets(Mapping[str, Column]):
         node, parts = _node(self._group, name), self._wide.get(name, ())
         if not isinstance(node, h5py.Dataset):
             return
-        read, shape = _reader(node), node.id.shape
+        read, shape = _reader(node), node.shape
         if len(shape) == 2 and shape[1] == len(parts):
             for i, part in enumerate(parts):
                 self._found[part] = _column(node, read, i)
@@ -179,28 +179,28 @@ class _Datasets(Mapping[str, Column]):
 
 def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
     """Return what a group has under a name; ``group.get`` costs more than HDF5 itself."""
-    path = name.encode()
-    if path not in group.id:
-        return None
     try:
-        node = h5o.open(group.id, path)
+        node = h5o.open(group.id, name.encode())
     except KeyError:
-        return None  # a link that leads nowhere
+        return None  # not there, or a link that leads nowhere
     if isinstance(node, h5d.DatasetID):
-        if node.shape is None:
+        dataset = h5py.Dataset(node)
+        if dataset.shape is None:
             return None  # it has no rows, not even none
-        _check_claim(node)
-        return h5py.Dataset(node)
+        _check_claim(dataset)
+        return dataset
     return h5py.Group(node) if isinstance(node, h5g.GroupID) else None
 
 
-def _check_claim(dataset: h5d.DatasetID) -> None:
+def _check_claim(dataset: h5py.Dataset) -> None:
     """Refuse a large dataset that stores far less than compression explains."""
     claimed = math.prod(dataset.shape) * dataset.dtype.itemsize
-    if claimed > _CLAIMED_BYTES and claimed > _DEFLATED_AT_MOST * dataset.get_storage_size():
-        node, stored = h5py.Dataset(dataset), dataset.get_storage_size()
+    if claimed <= _CLAIMED_BYTES:
+        return
+    stored = dataset.id.get_storage_size()
+    if claimed > _DEFLATED_AT_MOST * stored:
         raise EventFileError(
-            f"{node.file.filename}: {node.name.lstrip('/')} claims {claimed / 1e9:.0f} GB, "
+            f"{dataset.file.filename}: {dataset.name.lstrip('/')} claims {claimed / 1e9:.0f} GB, "
             f"and stores {stored} bytes"
         )
 
@@ -209,7 +209,7 @@ def _all_rows(dataset: h5py.Dataset, kind: np.dtype[Any]) -> Array:
     """Return all of a dataset; ``dataset[()]`` costs more than HDF5 itself, too."""
     if kind.kind not in "iuf":
         return np.asarray(dataset[()])
-    values = np.empty(dataset.id.shape, dtype=kind)
+    values = np.empty(dataset.shape, dtype=kind)
     dataset.id.read(h5s.ALL, h5s.ALL, values)
     return values
 
@@ -219,8 +219,8 @@ def _reader(dataset: h5py.Dataset) -> Callable[[], Array | None]:
 
     @cache
     def whole() -> Array | None:
-        kind = dataset.id.dtype
-        if math.prod(dataset.id.shape) * kind.itemsize > _WHOLE_BYTES:
+        kind = dataset.dtype
+        if math.prod(dataset.shape) * kind.itemsize > _WHOLE_BYTES:
             return None
         try:
             return _all_rows(dataset, kind)
@@ -244,7 +244,7 @@ def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: in
             return np.asarray(dataset[(slice(start, stop), *column)])
         return values[start:stop]
 
-    return Column(dataset.id.shape[0], part, whole)
+    return Column(dataset.shape[0], part, whole)
 
 
 def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
@@ -253,7 +253,7 @@ def _sequence(group: h5py.Group, where: str) -> NDArray[np.int64] | None:
         return None
     if not isinstance(node, h5py.Dataset) or node.ndim != 2 or node.shape[1] != 2:
         raise EventFileError(f"{where}/{SEQUENCE} is not a dataset of shape [events, 2]")
-    return np.asarray(_all_rows(node, node.id.dtype), dtype=np.int64)
+    return np.asarray(_all_rows(node, node.dtype), dtype=np.int64)
 
 
 def _fields(dataset: h5py.Dataset, where: str, wide: Wide) -> dict[str, Column]:
