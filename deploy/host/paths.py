@@ -6,6 +6,8 @@ The user's are those of the XDG base directory specification.
 import os
 from pathlib import Path
 
+from deploy.host.errors import DeploymentError
+
 # The deployment of commands that name none.
 DEFAULT_NAME = "numl"
 
@@ -25,7 +27,13 @@ ENVIRONMENT_SOURCE = CHECKOUT / "envs" / "numl"
 def _base(variable: str, fallback: str) -> Path:
     value = os.environ.get(variable, "")
     # The specification says to ignore a relative path.
-    return Path(value) if value.startswith("/") else Path.home() / fallback
+    if value.startswith("/"):
+        return Path(value)
+    try:
+        return Path.home() / fallback
+    except RuntimeError:
+        cause = "HOME is not set, and the system knows no home of this user"
+        raise DeploymentError(cause, f"set HOME, or {variable}") from None
 
 
 def cache_folder() -> Path:

@@ -204,6 +204,20 @@ def test_a_name_that_is_not_utf_8_is_shown(tmp_path, monkeypatch, capfdbinary):
     assert rb"/models\udcff/m/config.pbtxt: not a model config" in capfdbinary.readouterr().out
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, capsys):
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert main(["status"]) == 2
+    assert capsys.readouterr().err == (
+        "error: HOME is not set, and the system knows no home of this user\n"
+        "  try: set HOME, or XDG_STATE_HOME\n"
+    )
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_numlkit_prints_a_shell_s_completion(shell):
     done = _numlkit("completion", shell)
