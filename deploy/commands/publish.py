@@ -90,6 +90,8 @@ def _publish(options: argparse.Namespace, console: Console) -> int:
     )
     check_given(order.resolved)
     place = place_at(destination)
+    if options.prune:
+        place.check_prune(tuple(options.url))
     outcome = place.publish(order, console)
     answer: dict[str, Any] = {"ok": True, "dry_run": options.dry_run, "release": outcome.release}
     for line in outcome.lines:

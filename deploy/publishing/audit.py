@@ -52,7 +52,7 @@ def audit(
             created="",
             revision="",
             what=each.digest,
-            bytes=_size(each),
+            bytes=size_of(each),
             serving=False,
             damaged=tag in damaged,
         )
@@ -142,7 +142,8 @@ def _parts(manifest: Manifest) -> list[tuple[str, int]]:
     return [(_digest(each), int(each["size"])) for each in said]
 
 
-def _size(manifest: Manifest) -> int:
+def size_of(manifest: Manifest) -> int:
+    """Return how many bytes an image has in the registry; 0 if its manifest does not say."""
     try:
         return sum(size for _, size in _parts(manifest))
     except _MALFORMED:

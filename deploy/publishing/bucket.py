@@ -12,6 +12,7 @@ from hashlib import md5, sha256
 from itertools import count
 
 from deploy.artefacts.labels import find_source
+from deploy.client.endpoint import Endpoint
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, PublishError
 from deploy.host.paths import CHECKOUT
@@ -116,14 +117,23 @@ class BucketPlace(Place):
                 )
             stale = self._stale(target, state)
             facts = {"before": published.serving, "serving": target.number}
-            if published.serving == target.number and not stale:
+            same = published.serving == target.number
+            if same and not stale and signing.valid_for is None:
                 return Outcome(False, number, (f"release {number} is already serving",), facts)
             if dry_run:
-                return Outcome(False, number, (f"would switch to release {number}",), facts)
+                line = f"would {'renew' if same else 'switch to'} release {number}"
+                return Outcome(False, number, (line,), facts)
             self._switch(state, change, new, stale)
-        lines = [f"release {number} serves; before: release {published.serving}"]
-        lines += [*state.left_alone(new), *change.notes]
-        return Outcome(True, number, tuple(lines), facts)
+        line = f"release {number} serves as before"
+        if not same:
+            line = f"release {number} serves; before: release {published.serving}"
+        lines = (line, *state.left_alone(new), *change.notes)
+        return Outcome(True, number, lines, facts)
+
+    def check_prune(self, servers: tuple[str, ...]) -> None:
+        """Refuse what is no server's address."""
+        for server in servers:
+            Endpoint.parse(server)
 
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
@@ -158,6 +168,8 @@ class BucketPlace(Place):
                     await_release(server, published.current, goldens, say)
             if gone:
                 self._state_anew(state, change, kept)
+            else:
+                self._refuse_changed(state)  # an old signature may be what has become the newest's
             self._store.remove(old)
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
 

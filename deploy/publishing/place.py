@@ -174,6 +174,10 @@ class Place(ABC):
         """Have a release serve again; None: the one that served before."""
 
     @abstractmethod
+    def check_prune(self, servers: tuple[str, ...]) -> None:
+        """Raise a :class:`DeploymentError` if :meth:`prune` can never be asked for like this."""
+
+    @abstractmethod
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
     ) -> Outcome:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from deploy.artefacts.cosign import (
     PROVENANCE,
@@ -26,7 +27,7 @@ from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
-from deploy.publishing.audit import audit
+from deploy.publishing.audit import audit, size_of
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Entry, Listing, Look, Order, Outcome, Place, Signing, as_time
 
@@ -138,6 +139,11 @@ class RegistryPlace(Place):
             )
         if not self.at.tag:
             raise DeploymentError(f"{self._destination} names no tag", f"{self._destination}:TAG")
+        if look.verify is not None:
+            try:
+                require_cosign()
+            except SignatureError as error:  # which is not about what is there
+                raise PublishError(error.cause, error.remedy) from None
         manifest = self.registry.manifest(self.at.tag)
         if manifest is None and look.verify is not None:
             refuse_gone(self.at, look.verify)
@@ -171,7 +177,7 @@ class RegistryPlace(Place):
             created=created,
             revision="",
             what=f"{manifest.digest}, {signed}",
-            bytes=sum(layer["size"] for layer in manifest.content.get("layers", ())),
+            bytes=size_of(manifest),
             serving=True,
         )
         return Listing((entry,), tuple(problems))
@@ -183,13 +189,17 @@ class RegistryPlace(Place):
             "helm rollback, or numlkit up --image HOST/REPOSITORY@DIGEST",
         )
 
-    def prune(
-        self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
-    ) -> Outcome:
+    def check_prune(self, servers: tuple[str, ...]) -> NoReturn:
         """Refuse: retention is up to the registry."""
         raise DeploymentError(
             "--prune is for buckets and folders", "set a retention rule in the registry"
         )
+
+    def prune(
+        self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
+    ) -> Outcome:
+        """Refuse, as :meth:`check_prune`."""
+        self.check_prune(servers)
 
     def _is_signed(self, manifest: Manifest, order: Order, place: Reference | None = None) -> bool:
         """Return whether the key has signed it and the statements about it; as what a tag names."""

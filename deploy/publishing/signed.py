@@ -149,9 +149,10 @@ class Change:
             PublishError: If it is not there; with those that are.
         """
         try:
-            if to is not None and not to.isdecimal():
+            numbers = {str(release.number): release.number for release in published.releases}
+            if to is not None and to not in numbers:
                 raise FormatError(f"there is no release {to}")
-            number = int(to) if to is not None else None
+            number = numbers[to] if to is not None else None
             return rolled_back(published, number, created=self.now, expires=self.expires)
         except FormatError as error:
             there = [release.number for release in published.releases]

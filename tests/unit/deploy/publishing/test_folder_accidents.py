@@ -150,6 +150,12 @@ def test_a_number_that_leads_nowhere_is_not_a_releases(publish, root):
     assert publish(root, "a").release == "2"
 
 
+def test_a_release_of_any_length_is_not_there(publish, root):
+    publish(root, "a")
+    with pytest.raises(PublishError, match="there is no release 9"):
+        rollback(root, "9" * 5000)
+
+
 def test_a_lock_that_cannot_be_written_is_not_left(root, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -18,7 +18,7 @@ from deploy.artefacts.registry import Manifest, Registry
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console, Say
-from deploy.host.errors import DeploymentError, SignatureError
+from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from deploy.publishing.registry import RegistryPlace
@@ -169,6 +169,22 @@ def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
     assert verified.entries[0].what == f"{digest}, signed by the owner of cosign.pub"
     signatures.tampered.add(digest)
     assert place.listing(Look(verify=SIGNER)).problems
+
+
+def test_without_cosign_nothing_is_said_of_what_is_there(tags, publish, monkeypatch, tmp_path):
+    publish("a")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PublishError, match="which signs and verifies, is not installed") as raised:
+        Place(tags).listing(Look(verify=SIGNER))
+    assert "install_container_tools" in (raised.value.remedy or "")
+
+
+@pytest.mark.parametrize("layers", [None, [{}], "x"])
+def test_a_manifest_that_makes_no_sense_is_listed(tags, monkeypatch, layers):
+    manifest = Manifest("sha256:0", {"layers": layers})
+    monkeypatch.setattr(tags, "manifest", lambda name: manifest if name == "prod" else None)
+    [entry] = Place(tags).listing(Look()).entries
+    assert (entry.what, entry.bytes) == ("sha256:0, not signed", 0)
 
 
 def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(

@@ -218,6 +218,37 @@ def test_an_expired_statement_is_refused_until_it_is_renewed(place):
     assert not place.sign("a").changed
 
 
+def test_a_rollback_to_what_serves_renews_it_where_that_is_asked_for(place):
+    place.sign("a", valid_for=-DAY)
+    again = place.at.rollback("1", Signing(place.key, DAY), dry_run=True)
+    assert (again.changed, again.lines) == (False, ("would renew release 1",))
+    again = place.at.rollback("1", Signing(place.key, DAY), dry_run=False)
+    assert (again.changed, again.lines[0]) == (True, "release 1 serves as before")
+    assert place.serving == [1]
+    assert not place.at.rollback("1", Signing(place.key), dry_run=False).changed
+
+
+def test_a_prune_does_not_remove_the_signature_of_a_publish_that_ends_meanwhile(
+    place, tmp_path, monkeypatch
+):
+    for content in "ab":
+        place.sign(content)
+    before = place.service.objects[POINTER]
+    place.sign("c", one=True)
+    after = place.service.objects[POINTER]
+    # On another host, while all of that publish is there but its statement.
+    place.service.objects[POINTER] = before
+    shutil.rmtree(tmp_path / "state")
+
+    def end(*_: object) -> None:
+        place.service.objects[POINTER] = after
+
+    monkeypatch.setattr("deploy.publishing.bucket.await_release", end)
+    with pytest.raises(PublishError, match="someone else has published"):
+        place.prune(place.key)
+    assert place.verified().problems == ()
+
+
 @pytest.mark.parametrize("change", ["rollback", "sign"])
 def test_nothing_is_signed_that_has_expired_already(place, change):
     place.sign("a")
