@@ -234,6 +234,8 @@ class Store:
             pages = self.client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._place.bucket, Prefix=prefix):
                 for entry in page.get("Contents", ()):
+                    if entry["Key"] == prefix:  # what a console makes for an empty folder
+                        continue
                     listed = Listed(int(entry["Size"]), str(entry.get("ETag", "")).strip('"'))
                     found[entry["Key"].removeprefix(prefix)] = listed
         return found
@@ -275,6 +277,13 @@ class Store:
             raise PublishError(cause, "correct AWS_PROFILE") from None
         except exceptions.SSLError as error:
             endpoint = self._place.endpoint or "AWS"
+            unread = re.search(r"\[(?:Errno|X509)[^]]*\] ([^(\n]+)", str(error))
+            if unread is not None:
+                raise PublishError(
+                    f"{what}: the authorities that AWS_CA_BUNDLE or ca_bundle in ~/.aws/config "
+                    f"names cannot be read: {unread[1].strip()}",
+                    "correct it: a file of certificates (PEM)",
+                ) from None
             why = re.search(r"certificate verify failed: ([^(\n]+)", str(error))
             if why is None:
                 cause = f"{what}: no TLS with {endpoint}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import NoReturn
 
+from deploy.host.cli import describe_os_error
 from deploy.host.console import Say
 from deploy.host.errors import KitError, PublishError, SignatureError
 from deploy.publishing.place import Listing
@@ -54,8 +55,9 @@ class PlaceWatch:
             if found and not self.found:
                 time.sleep(min(self.interval, _SETTLED_S))
                 found = self._wrong()
-        except KitError as error:
-            self._tell(f"cannot be checked: {error.cause}")
+        except (KitError, OSError) as error:
+            said = describe_os_error(error) if isinstance(error, OSError) else error
+            self._tell(f"cannot be checked: {said.cause}")
             return
         if found != self.found:
             self._tell("; ".join(found) or "right")

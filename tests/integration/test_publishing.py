@@ -84,7 +84,7 @@ def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest
     assert bucket.contents("reader") == {}
 
 
-def test_a_private_authority_is_trusted_by_its_path(bucket):  # noqa: F811
+def test_a_private_authority_is_trusted_by_its_path(bucket, tmp_path):  # noqa: F811
     place = bucket.destination("tls").replace(bucket.url, str(bucket.https))
     trusted = run(bucket, "published", place, AWS_CA_BUNDLE=str(bucket.ca))
     assert (trusted["status"], trusted["releases"]) == (0, []), trusted
@@ -92,6 +92,15 @@ def test_a_private_authority_is_trusted_by_its_path(bucket):  # noqa: F811
     assert refused["status"] == 1
     assert "is not trusted: unable to get local issuer certificate" in refused["error"]
     assert refused["remedy"].startswith("AWS_CA_BUNDLE=FILE")
+    (tmp_path / "empty.pem").write_text("")
+    for file, why in (
+        ("none.pem", "No such file or directory"),
+        ("empty.pem", "no certificate or crl found"),
+        ("", "Is a directory"),
+    ):
+        misread = run(bucket, "published", place, AWS_CA_BUNDLE=str(tmp_path / file))
+        assert misread["error"].endswith(f" names cannot be read: {why}")
+        assert misread["remedy"] == "correct it: a file of certificates (PEM)"
 
 
 @pytest.mark.parametrize(

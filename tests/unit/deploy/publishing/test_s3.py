@@ -49,6 +49,11 @@ def test_what_a_service_refuses_is_a_line_with_a_remedy(store, code, cause, reme
     assert "the-" not in f"{raised.value.cause}{raised.value.remedy}"
 
 
+def test_the_placeholder_of_a_folder_is_no_object_of_it(store):
+    store.__dict__["client"] = Service(objects={"prod/": b"", "prod/x": b"1"})
+    assert list(store.objects()) == ["x"]
+
+
 def test_a_key_with_a_line_end_is_said_and_not_shown(store, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "the-id\n")
     with pytest.raises(PublishError, match="the access key has an invalid character") as raised:

@@ -1,5 +1,8 @@
 """What a watch over a place says of it."""
 
+import errno
+import os
+
 import pytest
 
 from deploy.host.errors import PublishError, SignatureError
@@ -9,6 +12,7 @@ from deploy.publishing.watch import PlaceWatch
 
 ENTRY = Entry("1", "", "", "", 1, serving=True)
 RIGHT, DAMAGED = Listing((ENTRY,)), Listing((ENTRY,), ("release 1 is damaged",))
+STALE = OSError(errno.ESTALE, os.strerror(errno.ESTALE), "/place/1")
 AWAY, REPLAYED = PublishError("no route"), SignatureError("an old one")
 
 
@@ -58,10 +62,13 @@ def test_what_is_wrong_for_a_moment_only_is_a_publish_at_work(looks):
     assert said == ["here: right"]
 
 
-def test_a_place_that_is_away_is_not_damaged_and_was_not_checked(looks):
-    watched, said = looks(AWAY)
+@pytest.mark.parametrize(
+    ("away", "why"), [(AWAY, "no route"), (STALE, "/place/1: Stale file handle")]
+)
+def test_a_place_that_is_away_is_not_damaged_and_was_not_checked(looks, away, why):
+    watched, said = looks(away)
     before = watched.checked
     watched.check()
-    assert said == ["here: cannot be checked: no route"]
+    assert said == [f"here: cannot be checked: {why}"]
     assert "refused" not in watched.metrics()
     assert watched.checked == before
