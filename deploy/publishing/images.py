@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing, suppress
 
 import docker
-from docker.errors import APIError
+from docker.errors import APIError, DockerException
 
 from deploy.artefacts.docker_client import connect, first_line
 from deploy.artefacts.manifest import Artefact
@@ -46,7 +46,7 @@ class ImagePlace(RegistryPlace):
                     raise APIError(message["error"], explanation=message["error"])
                 if message.get("status") in ("Pushed", "Layer already exists"):
                     say(f"layer {message.get('id')}: {message['status'].lower()}")
-        except APIError as error:
+        except DockerException as error:
             raise PublishError(
                 f"cannot push {name}:{tag}: {first_line(error)}",
                 f"docker login {self.at.host}, then run the command again: it resumes",

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from docker.errors import DockerException
 
 from deploy.artefacts.cosign import Signed
 from deploy.artefacts.keys import Signer
@@ -20,6 +22,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.destination import InRegistry
+from deploy.publishing.images import ImagePlace
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from deploy.publishing.registry import RegistryPlace
 from tests.cosign import Cosign
@@ -202,6 +205,17 @@ def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(
     assert publish("a", KEY, SIGNER).changed
     assert tags.tags["prod"] == older
     assert place.listing(Look(verify=SIGNER)).problems == ()
+
+
+def test_credentials_that_docker_cannot_read_are_told_in_a_line():
+    client = Mock()
+    client.images.get.return_value.tags = []
+    client.images.push.side_effect = DockerException("Credentials store error: no helper")
+    place = ImagePlace(InRegistry("docker", parse_reference("r.example.org/lab/numl")))
+    cause = "cannot push r.example.org/lab/numl:t: Credentials store error: no helper"
+    with pytest.raises(PublishError, match=f"^{cause}$"):
+        place._push(client, "sha256:0", "t", lambda _: None)
+    client.images.remove.assert_called_once_with("r.example.org/lab/numl:t", noprune=True)
 
 
 def test_a_registry_keeps_no_history(tags):
