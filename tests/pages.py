@@ -26,7 +26,8 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        return shlex.split(self.text)
+        """Its words, without a shell's redirections."""
+        return [word for word in shlex.split(self.text) if not re.match(r"\d*>", word)]
 
     def __str__(self) -> str:
         return self.text
