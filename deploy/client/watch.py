@@ -18,21 +18,37 @@ from numl_formats.watched import State, Watched
 _END_S = 2.0
 
 
+@dataclass(frozen=True)
+class Target:
+    """What is checked now, and what is expected of it; ``identity`` as for `check_service`."""
+
+    endpoints: Sequence[Endpoint]
+    expected: Mapping[str, ExpectedModel]
+    identity: str | None = None
+
+
+class _Watched(Watched):
+    def forget(self, server: str) -> None:
+        with self._lock:
+            self._servers.pop(server, None)
+
+
 @dataclass(eq=False)
 class Watch:
     """Checks servers every ``interval`` seconds until stopped; reports changes of state.
 
-    Each server has its own thread, so that one that hangs delays no other. What is expected is read
-    again for each check: an upgrade may bring other reference outputs.
+    Each server has its own thread, so that one that hangs delays no other. What is checked is asked
+    for again as often: servers come and go, and an upgrade may bring other reference outputs.
     """
 
-    endpoints: Sequence[Endpoint]
-    expected: Callable[[], Mapping[str, ExpectedModel]]
+    target: Callable[[], Target]
     interval: float
     timeout: float
     repeat: int
     say: Say
-    watched: Watched = field(default_factory=Watched, init=False)
+    watched: _Watched = field(default_factory=_Watched, init=False)
+    _now: Target = field(init=False)
+    _wrong: str = field(default="", init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _fault: BaseException | None = field(default=None, init=False)
 
@@ -46,49 +62,66 @@ class Watch:
         A check that hangs is abandoned. A fault of the watch itself ends it: stale metrics would be
         lies.
         """
-        expected = self.expected()  # an endpoint that is wrong from the start ends the watch
+        self._now = self.target()  # one that is wrong from the start ends the watch
         try:
             exporter = serve({"/metrics": lambda: (200, self.watched.metrics())}, host, port)
         except OSError as error:
             cause = f"metrics cannot be exported at {host}:{port}: {error.strerror or error}"
             raise ClientError(cause, "use another port with --metrics") from None
-        threads = [
-            threading.Thread(target=self._follow, args=(endpoint, expected), daemon=True)
-            for endpoint in self.endpoints
-        ]
-        for thread in threads:
-            thread.start()
-        self._stop.wait()
+        threads: dict[Endpoint, threading.Thread] = {}
+        while not self._stop.is_set():
+            for endpoint in self._now.endpoints:
+                if endpoint not in threads or not threads[endpoint].is_alive():
+                    thread = threading.Thread(target=self._follow, args=(endpoint,), daemon=True)
+                    threads[endpoint] = thread
+                    thread.start()
+            self._stop.wait(self.interval)
         deadline = time.monotonic() + _END_S
-        for thread in threads:
+        for thread in threads.values():
             thread.join(max(0.0, deadline - time.monotonic()))
         exporter.shutdown()
         exporter.server_close()
         if self._fault is not None:
             raise self._fault
 
-    def _follow(self, endpoint: Endpoint, expected: Mapping[str, ExpectedModel]) -> None:
+    def _follow(self, endpoint: Endpoint) -> None:
         try:
             while not self._stop.is_set():
                 due = time.monotonic() + self.interval
-                try:
-                    expected = self.expected()
-                except KitError as error:
-                    # It may just be being replaced: keep using the last one.
-                    self._tell(f"{error.cause}; keeping the one read before")
-                self._look(endpoint, expected)
+                self._read_again()
+                if endpoint not in self._now.endpoints:
+                    break
+                self._look(endpoint)
                 self._stop.wait(max(0.0, due - time.monotonic()))
+            if all(endpoint.url != other.url for other in self._now.endpoints):
+                self.watched.forget(endpoint.url)
         except BaseException as error:
             self._fault = error
             self._stop.set()
 
-    def _look(self, endpoint: Endpoint, expected: Mapping[str, ExpectedModel]) -> None:
-        check = check_service(endpoint, expected, timeout=self.timeout, repeat=self.repeat)
+    def _read_again(self) -> None:
+        try:
+            self._now, self._wrong = self.target(), ""
+        except KitError as error:
+            # It may just be being replaced.
+            if error.cause != self._wrong:
+                self._wrong = error.cause
+                self._tell(f"{error.cause}; what was there before is still watched")
+
+    def _look(self, endpoint: Endpoint) -> None:
+        now = self._now
+        check = check_service(
+            endpoint,
+            now.expected,
+            timeout=self.timeout,
+            repeat=self.repeat,
+            identity=now.identity,
+        )
         certificate = certificate_of(endpoint, timeout=self.timeout)
         expires = None if certificate is None else certificate.not_after.timestamp()
         changed = self.watched.record(
             endpoint.url,
-            found_by(check, expected),
+            found_by(check, now.expected),
             ready=check.ready,
             now=time.time(),
             expires=expires,

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +18,7 @@ from deploy.client.endpoint import Endpoint, client_tls
 from deploy.client.registry import Registry
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
 from deploy.client.tls import read_pair
-from deploy.client.watch import Watch
+from deploy.client.watch import Target, Watch
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, DeploymentState
@@ -73,37 +73,48 @@ def parser() -> Parser:
 
 def _smoke(options: argparse.Namespace, console: Console) -> int:
     _check_flags(options)
-    if options.servers is not None:
-        options.url = [*(options.url or ()), *Registry(options.servers).urls()]
-    names: Sequence[str] = DEFAULT_MODELS
-    plan = None
-    repository = options.repository or MODEL_REPOSITORY
-    if options.url is not None:
-        asked = [Endpoint.parse(url, **tls_files(options)) for url in options.url]
-        endpoints = list({endpoint.url: endpoint for endpoint in asked}.values())
-    else:
-        folder = DeploymentFolder(options.name or DEFAULT_NAME)
-        state, plan = folder.require_state(), folder.plan()
-        if options.verify is not None:
-            _verify(folder, state, read_signer(options.verify))
-        names, repository = state.models, options.repository or folder.repository
-        endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
-    if options.models is not None:
-        names = options.models.split(",")
-    expected = partial(_read, repository, names)
+    if options.verify is not None:
+        folder, state = _deployment(options)
+        _verify(folder, state, read_signer(options.verify))
     if options.watch is not None:
-        _watch(endpoints, expected, options, console)
-    models = expected()
+        _watch(partial(_target, options), options, console)
+    asked = _target(options)
     ask = partial(
         check_service,
         timeout=options.timeout,
         repeat=options.repeat or 5,
-        identity=None if plan is None else plan.identity,
+        identity=asked.identity,
     )
-    checks = [ask(endpoint, models) for endpoint in endpoints]
+    checks = [ask(endpoint, asked.expected) for endpoint in asked.endpoints]
     _show(checks, console)
     console.answer(_document(checks))
     return 0 if all(check.ok for check in checks) else 1
+
+
+def _deployment(options: argparse.Namespace) -> tuple[DeploymentFolder, DeploymentState]:
+    folder = DeploymentFolder(options.name or DEFAULT_NAME)
+    return folder, folder.require_state()
+
+
+def _target(options: argparse.Namespace) -> Target:
+    """Return what is checked, as it is now: a deployment may be another one by the next check."""
+    names: Sequence[str] = DEFAULT_MODELS
+    repository, plan = options.repository or MODEL_REPOSITORY, None
+    if options.url is not None or options.servers is not None:
+        urls = list(options.url or ())
+        if options.servers is not None:
+            urls += Registry(options.servers).urls()
+        found = [Endpoint.parse(url, **tls_files(options)) for url in urls]
+        endpoints = list({endpoint.url: endpoint for endpoint in found}.values())
+    else:
+        folder, state = _deployment(options)
+        plan = folder.plan()
+        names, repository = state.models, options.repository or folder.repository
+        endpoints = [Endpoint.parse(state.url("http")), _own_grpc(state, options)]
+    if options.models is not None:
+        names = options.models.split(",")
+    expected = {name: ExpectedModel.read(repository, name) for name in names}
+    return Target(endpoints, expected, None if plan is None else plan.identity)
 
 
 def _check_flags(options: argparse.Namespace) -> None:
@@ -148,20 +159,10 @@ def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) ->
         raise SignatureError(cause, remedy)
 
 
-def _read(repository: Path, names: Sequence[str]) -> dict[str, ExpectedModel]:
-    return {name: ExpectedModel.read(repository, name) for name in names}
-
-
-def _watch(
-    endpoints: Sequence[Endpoint],
-    expected: Callable[[], Mapping[str, ExpectedModel]],
-    options: argparse.Namespace,
-    console: Console,
-) -> NoReturn:
+def _watch(target: Callable[[], Target], options: argparse.Namespace, console: Console) -> NoReturn:
     """Repeat the check until interrupted or terminated; both end it with success."""
     watch = Watch(
-        endpoints,
-        expected,
+        target,
         interval=options.watch,
         timeout=options.timeout,
         repeat=options.repeat or 1,

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from deploy.client import watch
 from deploy.client.endpoint import Endpoint
 from deploy.client.service import ExpectedModel, Latency, ModelCheck, ServiceCheck
-from deploy.client.watch import Watch, found_by
+from deploy.client.watch import Target, Watch, found_by
 from deploy.host.errors import ClientError, RepositoryError
 from numl_formats.watched import Watched
 from tests.kit import free_ports, until
@@ -105,11 +105,15 @@ def test_the_certificate_of_a_server_that_is_gone_is_not_exported():
     assert "certificate_expiry_timestamp_seconds{" not in watched.metrics()
 
 
+def servers_of(watching: Watch) -> set[str]:
+    families = text_string_to_metric_families(watching.watched.metrics())
+    return {sample.labels["server"] for family in families for sample in family.samples}
+
+
 def watching(expected: object) -> Watch:
     endpoints = [Endpoint.parse("http://127.0.0.1:9")]
     return Watch(
-        endpoints,
-        expected,
+        lambda: Target(endpoints, expected()),
         interval=9.0,
         timeout=1.0,
         repeat=1,
@@ -162,9 +166,9 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
     said: list[str] = []
     monkeypatch.setattr(watch, "check_service", check)
     urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    endpoints = [Endpoint.parse(url) for url in urls]
     both = Watch(
-        [Endpoint.parse(url) for url in urls],
-        expected,
+        lambda: Target(endpoints, expected()),
         interval=0.01,
         timeout=1.0,
         repeat=1,
@@ -174,11 +178,37 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
     thread.start()
     try:
         until(lambda: len(reads) > 5, "checks of the one that answers")
-        families = text_string_to_metric_families(both.watched.metrics())
-        samples = [sample for family in families for sample in family.samples]
-        assert {sample.labels["server"] for sample in samples} == {urls[1]}
+        assert servers_of(both) == {urls[1]}
     finally:
         hang.set()
         both.stop()
         thread.join()
-    assert any("golden.npz: no such file; keeping the one read before" in text for text in said)
+    (told,) = (text for text in said if "golden.npz" in text)
+    assert told.endswith("golden.npz: no such file; what was there before is still watched")
+
+
+def test_servers_that_come_are_watched_and_those_that_go_are_forgotten(monkeypatch):
+    def check(endpoint: Endpoint, *_: object, **__: object) -> ServiceCheck:
+        return replace(CHECK, url=endpoint.url)
+
+    monkeypatch.setattr(watch, "check_service", check)
+    first, second, third = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
+    there = [first, second]
+    several = Watch(
+        lambda: Target([Endpoint.parse(url) for url in there], {"m": ExpectedModel(None, None)}),
+        interval=0.01,
+        timeout=1.0,
+        repeat=1,
+        say=lambda _text: None,
+    )
+    thread = threading.Thread(target=several.run, args=("127.0.0.1", free_ports().http))
+    thread.start()
+    try:
+        until(lambda: servers_of(several) == {first, second}, "checks of both")
+        there[:] = [second, third]
+        until(lambda: servers_of(several) == {second, third}, "a check of the new one")
+        there[:] = [first, second, third]
+        until(lambda: servers_of(several) == {*there}, "a check of the one that is back")
+    finally:
+        several.stop()
+        thread.join()
