@@ -205,14 +205,14 @@ def section(run: Document) -> str:
         [
             f"{run['files']:,} files of {EVENTS} events (200 to 700 hits), nugraph3, "
             f"{machine['cores']} cores ({machine['processor']}); client,",
-            "jobs and servers share them, but in the last row. "
+            "jobs and servers share them, except in the last row. "
             f"Load average before the run: {run['load_before']:.1f}.",
-            f"The server's rate is that of {CLIENTS} clients that send the same events and keep no",
-            "answers, before and after each run. "
-            f"Medians of {len(run['ways'][0]['rounds'])} runs in turn, from the command's start to",
-            "its end.",
+            f"The server's rate is what it answers to {CLIENTS} clients that send the same events",
+            "and keep no answers, before and after each run. "
+            f"Medians of {len(run['ways'][0]['rounds'])} runs in turn, from the command's",
+            "start to its end.",
             "",
-            "| | events/s | the server, 8 clients | |",
+            "| | events/s | the server, 8 clients | share of it |",
             "|---|---|---|---|",
             *rows,
             "",
