@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def _published(options: argparse.Namespace, console: Console) -> int:
                 "--watch never ends, but --json prints one document: leave one out"
             )
         watch = PlaceWatch(options.destination, look, options.watch, console.say)
-        watch.run(*(options.metrics or _METRICS))
+        with suppress(KeyboardInterrupt):  # or SIGTERM: a watch has no other end
+            watch.run(*(options.metrics or _METRICS))
+        return 0
     listing = look()
     rows = [
         [

@@ -332,7 +332,7 @@ class FolderPlace(Place):
             )
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.name) for path in self._root.iterdir() if path.name.isdecimal())
+        return sorted({int(path.name) for path in self._root.iterdir() if path.name.isdecimal()})
 
     def _next(self) -> int:
         """Return a number that no release ever had; what a killed publish left is replaced."""

@@ -51,7 +51,7 @@ def read_records(root: Path, linked: int | None) -> Published | None:
     Raises:
         PublishError: If one was not written by the kit.
     """
-    numbers = sorted(int(path.name) for path in root.iterdir() if path.name.isdecimal())
+    numbers = sorted({int(path.name) for path in root.iterdir() if path.name.isdecimal()})
     releases = []
     for number in numbers:
         path = root / str(number) / RECORD

@@ -6,6 +6,8 @@ import json
 import pytest
 
 from deploy.commands import published
+from deploy.publishing.watch import PlaceWatch
+from tests.kit import free_port
 from tests.unit.deploy.artefacts.test_trust import make_publisher
 
 
@@ -26,6 +28,15 @@ def test_a_release_is_listed_with_its_digest(owner, capsys):
     [release] = answer["releases"]
     assert release["what"] == f"sif of numl.sif, sha256:{hashlib.sha256(b'image').hexdigest()}"
     assert not answer["verified"]
+
+
+def test_a_watch_that_is_ended_has_not_failed(owner, monkeypatch, capsys):
+    def end(_: PlaceWatch) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PlaceWatch, "check", end)
+    assert published.main([str(owner.place), "--watch", "--metrics", str(free_port())]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_whether_a_place_is_verified_is_said_in_a_line(owner, capsys):

@@ -156,6 +156,15 @@ def test_a_release_of_any_length_is_not_there(publish, root):
         rollback(root, "9" * 5000)
 
 
+def test_a_folder_of_others_with_a_number_written_otherwise_stays(publish, root):
+    (root / "01").mkdir()
+    for content in "abc":
+        publish(root, content)
+    outcome = FolderPlace(root).prune((), Signing(), QUIET, dry_run=False)
+    assert outcome.lines == ("removed release 1",)
+    assert (root / "01").is_dir()
+
+
 def test_a_lock_that_cannot_be_written_is_not_left(root, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
