@@ -53,10 +53,7 @@ def parser() -> Parser:
     add("--models", "--model", help="models to check, comma separated")
     where = "model repository with the reference events (default: the deployment's, or the kit's)"
     add("--repository", type=Path, help=where)
-    signed = (
-        "also check that the deployment runs an image or a .sif signed with this public key, or by "
-        "the signer named in this file"
-    )
+    signed = "also check that the deployment runs an image or a .sif signed with this public key"
     add("--verify", type=Path, metavar="KEY", help=signed)
     add("--timeout", type=as_seconds, default=10.0, help="seconds for one answer (default: 10)")
     repeat = "inferences per model, for the timings (5; 1 with --watch)"

@@ -46,8 +46,7 @@ def parser() -> Parser:
 
 
 def add_verify_option(flags: Parser) -> None:
-    signed = "start only an image or a .sif that is signed with this public key, or by the signer "
-    signed += "named in this file (docs/supply-chain.md)"
+    signed = "start only an image or a .sif signed with this public key (docs/supply-chain.md)"
     flags.add_argument("--verify", type=Path, metavar="KEY", help=signed)
 
 
