@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import grpc
 import pytest
@@ -197,6 +198,35 @@ def test_a_fallback_that_cannot_start_is_told_at_once(label):
     assert "the fallback server's command ended with status 3" in done.stderr
 
 
+def test_a_fallback_that_cannot_start_fails_no_event_that_another_server_answers_in_time(label):
+    """The other returns after the five seconds for which the fallback server waits."""
+    returns = time.monotonic() + 7
+
+    def says(_: int) -> tuple[grpc.StatusCode, str] | None:
+        return AWAY if time.monotonic() < returns else None
+
+    with scripted(says) as server:
+        flags = ("--url", f"127.0.0.1:{server.port}", "--json")
+        done = label(*flags, "--fallback", "exit 3", "--fallback-url", "127.0.0.1:1", EVENTS)
+    assert json.loads(done.stdout)["events"] == 5, done.stderr
+    assert json.loads(done.stdout)["fallback_started"] is True
+
+
+def test_a_fallback_server_hears_a_signal_that_its_client_blocks(program):
+    """As the threads of a framework may; otherwise it is killed after half a minute."""
+    # Debian's own shell blocks nothing.
+    shell = 'mount --bind "$(command -v bash)" "$(readlink -f /bin/sh)" && exec "$@"'
+    words = ["unshare", "--mount", "bash", "-c", shell, "bash"]
+    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount is allowed here")
+    code = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+    words += [sys.executable, "-c", f"{code}; os.execv(sys.argv[1], sys.argv[1:])", program]
+    flags = ["--fallback", "trap 'echo ended; exit' TERM; while :; do sleep 0.1; done"]
+    flags += ["--fallback-url", "127.0.0.1:1", "--timeout", "1", EVENTS]
+    done = subprocess.run([*words, *flags], capture_output=True, text=True, timeout=60, check=False)
+    assert "ended" in done.stderr.splitlines()
+
+
 def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
     """Compared with the messages of Triton's own client."""
     from google.protobuf import descriptor_pb2
@@ -228,6 +258,7 @@ def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
         (["--url", "h:99999", "x.h5"], "h:99999: the port must be a number from 1 to 65535"),
         (["--url", "h", "--timeout", "nan", "x.h5"], "--timeout nan"),
         (["--url", "h", "--in-flight", "0", "x.h5"], "--in-flight 0"),
+        (["--url", "h", "--repeat", "2.9", "x.h5"], "--repeat 2.9: not a whole number"),
         (["--url", "h", "--cert", "c", "x.h5"], "go together"),
         (["--url", "grpcs://h", "--ca", "/nowhere", "x.h5"], "/nowhere"),
         (["--fallback", "true", "x.h5"], "address"),

@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -67,6 +68,9 @@ Arguments parse(int count, char** words) {
   Options& options = parsed.options;
   const auto whole = [](const std::string& name, const std::string& text) {
     const double value = number(name, text, 1, 1e6);
+    if (value != std::floor(value)) {
+      throw Error(Error::Kind::usage, name + " " + text + ": not a whole number");
+    }
     return static_cast<std::size_t>(value);
   };
   using Set = std::function<void(const std::string&, const std::string&)>;

@@ -322,6 +322,7 @@ class Client::Impl {
     const Time now = Clock::now();
     if (pool_.all_away()) start_fallback(now);
     const std::string lost = local_.failure();
+    const bool has_others = !options_.servers.empty() || !options_.servers_folder.empty();
     std::deque<Owned> waiting;
     waiting.swap(waiting_);
     while (!waiting.empty()) {
@@ -330,9 +331,10 @@ class Client::Impl {
       if (now >= request->deadline) {
         std::string known = request->last_error.empty() ? last_error_ : request->last_error;
         if (known.empty()) known = "the fallback server has not started yet";
+        if (!lost.empty()) known += "; " + lost;
         const std::string cause = "unreachable for " + seconds(options_.timeout) + ": " + known;
         fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
-      } else if (!lost.empty() && pool_.all_away()) {
+      } else if (!lost.empty() && !has_others && pool_.all_away()) {
         fail(std::move(request), Error(Error::Kind::unavailable, lost), lock);
       } else {
         send(std::move(request), lock);

@@ -27,7 +27,11 @@ int spawn(const std::string& command, pid_t& pid) {
   posix_spawnattr_init(&attributes);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
+  sigset_t none;  // A framework's threads may block SIGTERM, by which the command is ended.
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
   sigset_t ignored_here;  // perhaps, but not by what expects the shell's
   sigemptyset(&ignored_here);
   sigaddset(&ignored_here, SIGPIPE);
