@@ -1,5 +1,6 @@
 """Tokens and certificates that cannot be used, or are renewed while they are."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,34 @@ def test_what_is_no_token_is_told_in_one_line(label, tmp_path, token):
 def test_a_folder_in_place_of_a_secret_is_told_in_one_line(label, tmp_path, flag, what):
     done = label("--url", "grpcs://h", flag, tmp_path, EVENTS)
     _wrong_use(done, f"{tmp_path}: no {what} to read")
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (("--ca", "key"), "certificates"),
+        (("--cert", "key", "--key", "key"), "certificate"),
+        (("--cert", "cert", "--key", "cert"), "private key"),
+    ],
+)
+def test_a_file_that_is_another_than_it_is_named_for_is_told_before_anything_is_sent(
+    label, tmp_path, flags, what
+):
+    pair = Authority(tmp_path, "site").issue("client")
+    files = {"key": pair.key, "cert": pair.cert}
+    done = label("--url", "grpcs://h", *(files.get(word, word) for word in flags), EVENTS)
+    _wrong_use(done, f"{files[flags[-1]]}: no {what} in PEM form")
+
+
+def test_a_certificate_with_the_key_of_another_is_refused_and_not_tried_again(label, tmp_path):
+    authority = Authority(tmp_path, "site")
+    mine, other = authority.issue("client"), authority.issue("other")
+    with scripted(pair=authority.issue("127.0.0.1"), clients=authority) as server:
+        where = ("--url", f"grpcs://127.0.0.1:{server.port}", "--ca", authority.file)
+        done = label(*where, "--cert", mine.cert, "--key", other.key, "--json", EVENTS)
+    assert (done.returncode, json.loads(done.stdout)["retries"]) == (1, 0)
+    said = "the certificates or the private key are damaged, or do not belong together"
+    assert done.stderr.splitlines()[0].endswith(said)
 
 
 def test_secrets_of_the_fallback_server_are_read_before_it_is_needed(label):

@@ -21,6 +21,11 @@ bool is_above_rate(const grpc::Status& status) {
          !contains(said, "larger than max");
 }
 
+// What gRPC says where it can make no TLS of the files that it was given.
+bool is_unusable(const grpc::Status& status) {
+  return status.error_message().rfind("empty address list", 0) == 0;
+}
+
 // A file's bytes; none if it cannot be read. Without this way round, a folder would throw.
 std::string bytes_of(const std::string& path) {
   const std::ifstream file(path, std::ios::binary);
@@ -86,6 +91,14 @@ std::string read_file(const std::string& path, const std::string& what) {
   return text;
 }
 
+// A damaged file, or a pair that does not match, only gRPC notices, and only when it connects.
+std::string read_pem(const std::string& path, const std::string& what) {
+  std::string text = read_file(path, what);
+  const char* end = what == "private key" ? "PRIVATE KEY-----" : "CERTIFICATE-----";
+  if (!contains(text, end)) throw Error(Error::Kind::usage, path + ": no " + what + " in PEM form");
+  return text;
+}
+
 std::string read_token(const std::string& path) {
   std::string token = read_file(path, "token");
   token.erase(token.find_last_not_of(" \r\n\t") + 1);
@@ -119,10 +132,10 @@ std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& op
   if (address.tls) {
     grpc::SslCredentialsOptions tls;
     tls.pem_root_certs =
-        options.ca.empty() ? host_authorities() : read_file(options.ca, "certificates");
+        options.ca.empty() ? host_authorities() : read_pem(options.ca, "certificates");
     if (!options.certificate.empty()) {
-      tls.pem_cert_chain = read_file(options.certificate, "certificate");
-      tls.pem_private_key = read_file(options.key, "private key");
+      tls.pem_cert_chain = read_pem(options.certificate, "certificate");
+      tls.pem_private_key = read_pem(options.key, "private key");
     }
     credentials = grpc::SslCredentials(tls);
   }
@@ -138,7 +151,7 @@ End meaning(const grpc::Status& status) {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return End::deadline;
     case grpc::StatusCode::UNAVAILABLE:
-      if (contains(said, "This protocol is restricted")) return End::refused;
+      if (contains(said, "This protocol is restricted") || is_unusable(status)) return End::refused;
       return contains(said, "unknown model") ? End::no_model : End::away;
     default:
       break;
@@ -168,6 +181,9 @@ std::string reason(const grpc::Status& status) {
   for (std::string word; words >> word;) line += (line.empty() ? "" : " ") + word;
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     line = "it does not answer like a Triton server";
+  }
+  if (is_unusable(status)) {
+    line = "the certificates or the private key are damaged, or do not belong together";
   }
   const bool busy = is_above_rate(status) || contains(line, "Exceeds maximum queue size") ||
                     contains(line, "Request timeout expired");

@@ -32,6 +32,7 @@ bool is_loopback(const std::string& target);  // host:port
 
 // Throw Error::Kind::usage.
 std::string read_file(const std::string& path, const std::string& what);
+std::string read_pem(const std::string& path, const std::string& what);
 std::string read_token(const std::string& path);
 std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& options);
 
