@@ -12,6 +12,7 @@ import pytest
 from deploy.events.files import EventFile
 from deploy.events.tables import EventFileError
 from deploy.host.paths import CHECKOUT
+from tests.cpp.scripted import scripted
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
@@ -62,6 +63,13 @@ def floats_with_nan(file: h5py.File) -> None:
     file["spacepoint_table/hit_id"] = ids
 
 
+def ids_above_int64(file: h5py.File) -> None:
+    for table in ("hit_table", "spacepoint_table", "event_table"):
+        ids = file[f"{table}/event_id"][...].astype(np.uint64) + np.uint64(1 << 63)
+        del file[f"{table}/event_id"]
+        file[f"{table}/event_id"] = ids
+
+
 def no_event_table(file: h5py.File) -> None:
     del file["event_table"]
 
@@ -70,7 +78,7 @@ def no_event_table(file: h5py.File) -> None:
     "change",
     [
         *(lambda _: None, since_25_4, flat_columns, without_index, without_ids, scattered),
-        *(twice_the_same_id, floats_with_nan, no_event_table),
+        *(twice_the_same_id, floats_with_nan, ids_above_int64, no_event_table),
     ],
 )
 def test_events_are_those_that_numlkit_reads(label, tmp_path, change):
@@ -88,6 +96,57 @@ def test_events_are_those_that_numlkit_reads(label, tmp_path, change):
     assert [tuple(map(int, line.split())) for line in done.stdout.splitlines()] == expected
 
 
+def _halves(kind: str) -> Callable[[h5py.File], None]:
+    """Store numbers that lie in the middle of two float32, or above them."""
+
+    def change(file: h5py.File) -> None:
+        values = np.full((3418, 1), 2**24, dtype=kind)
+        values[:, 0] += (np.arange(3418) % 8).astype(kind)
+        _replace("hit_table/integral", values)(file)
+
+    return change
+
+
+def halves_of_precision(file: h5py.File) -> None:
+    _replace("hit_table/rms", file["hit_table/rms"][...].astype(np.float16))(file)
+
+
+def other_byte_order(file: h5py.File) -> None:
+    values = file["hit_table/rms"][...].astype(">f4")
+    values[:3, 0] = [1e-45, -0.0, 3.4e38]
+    _replace("hit_table/rms", values)(file)
+
+
+def booleans(file: h5py.File) -> None:
+    _replace("hit_table/local_plane", file["hit_table/local_plane"][...] > 0)(file)
+    _replace("hit_table/integral", file["hit_table/integral"][...] > 10)(file)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *map(_halves, ("<f8", ">f8", "<i8", ">i8", "<u8", ">u4")),
+        *(halves_of_precision, other_byte_order, booleans),
+    ],
+)
+def test_numbers_of_any_kind_are_sent_as_numlkit_reads_them(label, tmp_path, change):
+    path = tmp_path / "events.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    with scripted() as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--quiet", path)
+    assert done.returncode == 0, done.stderr
+    with EventFile(path) as events:
+        for index, request in enumerate(server.requests):
+            sent = dict(
+                zip((i.name for i in request.inputs), request.raw_input_contents, strict=True)
+            )
+            tensors = events.read(index).tensors
+            assert sent == {name: values.tobytes() for name, values in tensors.items()}
+        assert index + 1 == len(events) == 5
+
+
 def _replace(name: str, values: object) -> Callable[[h5py.File], None]:
     def change(file: h5py.File) -> None:
         del file[name]
@@ -103,10 +162,15 @@ def _without(name: str) -> Callable[[h5py.File], None]:
     return change
 
 
-def _huge(file: h5py.File) -> None:
-    for name in ("hit_id", "local_plane", "local_wire", "local_time", "integral", "rms"):
-        del file[f"hit_table/{name}"]
-        file["hit_table"].create_dataset(name, shape=(1 << 40, 1), dtype="f4", chunks=(1024, 1))
+def _claiming(rows: int) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file["hit_table"]
+        table = file.create_group("hit_table")
+        table.create_dataset("event_id", shape=(rows, 3), dtype="i4", chunks=(1024, 3))
+        for name in ("hit_id", "local_plane", "local_wire", "local_time", "integral", "rms"):
+            table.create_dataset(name, shape=(rows, 1), dtype="f4", chunks=(1024, 1))
+
+    return change
 
 
 @pytest.mark.parametrize(
@@ -122,11 +186,13 @@ def _huge(file: h5py.File) -> None:
         (_replace("hit_table/rms", np.zeros((2, 2, 2))), "not a dataset of shape"),
         (_replace("hit_table/rms", 1.0), "not a dataset of shape"),
         (_replace("hit_table/hit_id", np.full(3418, 1 << 40)), f"is {1 << 40}: not an int32"),
+        (_replace("hit_table/hit_id", np.full(3418, 2**64 - 1, np.uint64)), f"is {2**64 - 1}: not"),
         (_replace("hit_table/hit_id", np.full(3418, 0.5)), "not an int32"),
         (_replace("hit_table/hit_id", np.full(3418, np.nan)), "not an int32"),
         (_replace("hit_table/event_id.seq_cnt", np.zeros(5)), "[events, 2]"),
         (_replace("hit_table/event_id", np.zeros((7, 3), dtype=int)), "event ids have 7 rows"),
-        (_huge, "rows"),
+        (_claiming(1 << 40), "hit_table/event_id claims 13194 GB, and stores 0 bytes"),
+        (_claiming((1 << 32) - 1), "hit_table/event_id claims 52 GB, and stores 0 bytes"),
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(label, tmp_path, change, said):
@@ -144,9 +210,9 @@ def test_more_events_than_memory_holds_are_not_read(label, tmp_path):
     shutil.copy(EVENTS, path)
     with h5py.File(path, "r+") as file:
         del file["event_table/event_id"]
-        shape = ((1 << 32) - 1, 3)
+        shape = ((1 << 24) + 1, 3)
         file["event_table"].create_dataset("event_id", shape=shape, dtype="i4", chunks=(1024, 3))
-    _one_line(label("--list", path), "event_table has 4294967295 rows, more than 16777216")
+    _one_line(label("--list", path), "event_table has 16777217 rows, more than 16777216")
 
 
 def _read_all(path: Path) -> None:
@@ -163,6 +229,20 @@ def _one_line(done: object, said: str) -> None:
     assert len(lines) == 1, lines
     assert lines[0].startswith("numl-label: ")
     assert said in lines[0]
+
+
+def test_an_event_that_cannot_be_read_is_named_and_the_others_are_sent(label, tmp_path):
+    path = tmp_path / "events.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        ids = file["hit_table/hit_id"][...].astype(np.int64)
+        ids[3] = 1 << 40
+        _replace("hit_table/hit_id", ids)(file)
+    with scripted() as server:
+        done = label("--url", f"127.0.0.1:{server.port}", "--quiet", path)
+    where = f"numl-label: event 1\t100\t1: {path}: hit_table/hit_id row 3 of the event"
+    assert (done.returncode, len(server.requests)) == (1, 4)
+    assert done.stderr == f"{where} is {1 << 40}: not an int32\n"
 
 
 def test_damaged_files_never_end_it_by_a_signal(label, tmp_path):

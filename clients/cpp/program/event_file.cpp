@@ -11,7 +11,6 @@ constexpr const char* sequence_name = "event_id.seq_cnt";
 constexpr std::uint64_t chunk = 1U << 20U;
 // More than any model takes; a table that claims more is damaged, or no table of hits.
 constexpr std::uint64_t most_rows_of_event = 1'000'000;
-constexpr std::uint64_t most_rows = 1ULL << 32U;
 // All their ids are held.
 constexpr std::uint64_t most_events = 1U << 24U;
 
@@ -116,9 +115,6 @@ EventFile::Table EventFile::open(const std::string& name) const {
   for (const std::string& each : names(group, table.where)) {
     if (std::find(wanted.begin(), wanted.end(), each) == wanted.end() || !has(group, each)) continue;
     auto dataset = std::make_shared<Dataset>(group, each, table.where + "/" + each);
-    if (dataset->rows() > most_rows) {
-      throw FileError(dataset->where() + " has " + std::to_string(dataset->rows()) + " rows");
-    }
     const auto parts = wide.find(each);
     if (dataset->flat() || dataset->width() == 1) {
       table.columns[each == "event_id" && dataset->flat() ? "event" : each] = {dataset, 0};
@@ -261,8 +257,11 @@ std::vector<T> EventFile::column(const Table& table, const std::string& name,
       }
     } else {
       for (const std::int64_t value : dataset.read<std::int64_t>(start, stop, column.part)) {
-        if (value < std::numeric_limits<T>::min() || value > std::numeric_limits<T>::max()) {
-          refuse(std::to_string(value));
+        // Above int64, what has no sign is negative here.
+        const std::int64_t least = dataset.has_sign() ? std::numeric_limits<T>::min() : 0;
+        if (value < least || value > std::numeric_limits<T>::max()) {
+          refuse(dataset.has_sign() ? std::to_string(value)
+                                    : std::to_string(static_cast<std::uint64_t>(value)));
         }
         values.push_back(static_cast<T>(value));
       }

@@ -1,18 +1,45 @@
 #include "hdf5.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
+#include <type_traits>
 
 namespace numl::program {
 namespace {
 
+// A dataset may claim more rows than it stores, and reading it takes time and memory for them all.
+constexpr double most_claimed = 1U << 28U, most_deflated = 1032;
+
 template <typename T>
 hid_t memory_type();
+template <>
+hid_t memory_type<std::uint64_t>() { return H5T_NATIVE_UINT64; }
 template <>
 hid_t memory_type<std::int64_t>() { return H5T_NATIVE_INT64; }
 template <>
 hid_t memory_type<float>() { return H5T_NATIVE_FLOAT; }
 template <>
 hid_t memory_type<double>() { return H5T_NATIVE_DOUBLE; }
+
+template <typename T, typename Stored>
+std::vector<T> converted(std::vector<Stored> values) {
+  if constexpr (std::is_same_v<T, Stored>) {
+    return values;
+  } else {
+    std::vector<T> all(values.size());
+    std::transform(values.begin(), values.end(), all.begin(),
+                   [](Stored value) {
+                     if constexpr (std::is_integral_v<T> && std::is_floating_point_v<Stored>) {
+                       constexpr Stored past = 0x1p63;  // as in numpy, also for NaN
+                       if (!(value >= -past && value < past)) return std::numeric_limits<T>::min();
+                     }
+                     return static_cast<T>(value);
+                   });
+    return all;
+  }
+}
 
 }  // namespace
 
@@ -42,12 +69,32 @@ Dataset::Dataset(hid_t group, const std::string& name, const std::string& where)
   flat_ = rank == 1;
   const Handle type(H5Dget_type(dataset_), H5Tclose, where + " has no type");
   const H5T_class_t kind = H5Tget_class(type);
-  if (kind != H5T_INTEGER && kind != H5T_FLOAT) throw FileError(where + " does not hold numbers");
+  if (kind != H5T_INTEGER && kind != H5T_ENUM && kind != H5T_FLOAT) {  // booleans are H5T_ENUM
+    throw FileError(where + " does not hold numbers");
+  }
   floating_ = kind == H5T_FLOAT;
+  bytes_ = H5Tget_size(type);
+  const double claimed = static_cast<double>(rows_) * static_cast<double>(width_ * bytes_);
+  const hsize_t held = H5Dget_storage_size(dataset_);
+  if (claimed > most_claimed && claimed > most_deflated * static_cast<double>(held)) {
+    throw FileError(where + " claims " + std::to_string(std::llround(claimed / 1e9)) +
+                    " GB, and stores " + std::to_string(held) + " bytes");
+  }
+  has_sign_ = floating_ || H5Tget_sign(type) != H5T_SGN_NONE;
+}
+
+// HDF5 itself would clip what T cannot hold, and round halves up where byte orders differ.
+template <typename T>
+std::vector<T> Dataset::read(std::uint64_t start, std::uint64_t stop, std::uint64_t column) const {
+  if (floating_ && bytes_ <= sizeof(float)) return converted<T>(stored<float>(start, stop, column));
+  if (floating_) return converted<T>(stored<double>(start, stop, column));
+  if (has_sign_) return converted<T>(stored<std::int64_t>(start, stop, column));
+  return converted<T>(stored<std::uint64_t>(start, stop, column));
 }
 
 template <typename T>
-std::vector<T> Dataset::read(std::uint64_t start, std::uint64_t stop, std::uint64_t column) const {
+std::vector<T> Dataset::stored(std::uint64_t start, std::uint64_t stop,
+                               std::uint64_t column) const {
   std::vector<T> values(stop - start);
   if (values.empty()) return values;
   const std::string failed = where_ + " cannot be read: damaged, or compressed with a filter that "

@@ -51,18 +51,24 @@ class Dataset {
   std::uint64_t width() const { return width_; }
   bool flat() const { return flat_; }
   bool floating() const { return floating_; }
+  bool has_sign() const { return has_sign_; }
 
-  // Rows `start` to `stop` of one column. T: std::int64_t, float or double.
+  // Rows `start` to `stop` of one column, converted as C++ does. T: std::int64_t, float or double.
   template <typename T>
   std::vector<T> read(std::uint64_t start, std::uint64_t stop, std::uint64_t column = 0) const;
 
  private:
+  template <typename T>
+  std::vector<T> stored(std::uint64_t start, std::uint64_t stop, std::uint64_t column) const;
+
   std::string where_;
   Handle dataset_;
   std::uint64_t rows_ = 0;
   std::uint64_t width_ = 1;
   bool flat_ = true;
   bool floating_ = false;
+  bool has_sign_ = true;
+  std::size_t bytes_ = 0;  // of a number
 };
 
 // Names of the datasets in a group, or of the groups and datasets in a file.

@@ -85,7 +85,7 @@ class Run {
         auto labels = client_.submit(event);
         sent_.push_back({events->ids()[i], std::move(event), std::move(labels)});
       } catch (const FileError& error) {
-        fail(error.what());
+        fail("event " + written(events->ids()[i]) + ": " + error.what());
       } catch (const Error& error) {
         fail(path + ": event " + written(events->ids()[i]) + ": " + error.what());
       }
@@ -94,10 +94,10 @@ class Run {
   }
 
   void take() {
-    const Sent first = std::move(sent_.front());
+    Sent first = std::move(sent_.front());
     sent_.pop_front();
     try {
-      const Labels labels = const_cast<std::future<Labels>&>(first.labels).get();
+      const Labels labels = first.labels.get();
       lost_ = 0;
       if (results_) results_->add(first.id, first.event, labels);
       ++answered_;
