@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from deploy.client.endpoint import Endpoint
+from deploy.client.asked import describe
+from deploy.client.endpoint import Endpoint, ProtocolName
 from deploy.client.load.connection import Connections, Request, as_request
 from deploy.client.load.open_loop import Round, capacity, offer
 from deploy.client.load.plot import write_plot
@@ -19,7 +20,7 @@ from deploy.client.transport import ServedModel, TritonTransport
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
 from deploy.events.files import EventFile
-from deploy.host.cli import Parser, make_parser, run
+from deploy.host.cli import Parser, check_picture, make_parser, run
 from deploy.host.command_line import as_seconds, count_to
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, NotRunningError
@@ -110,21 +111,16 @@ def _pause(text: str) -> float:
 
 def _load(options: argparse.Namespace, console: Console) -> int:
     plot: Path | None = options.plot
-    if plot is not None and plot.suffix != ".png":
-        raise DeploymentError(f"--plot {plot}: a PNG is drawn", f"--plot {plot.stem}.png")
-    if plot is not None and not plot.parent.is_dir():
-        raise DeploymentError(f"no such folder: {plot.parent}", f"mkdir -p {plot.parent}")
+    if plot is not None:
+        check_picture(plot, "--plot")
     names = [each.name for each in options.tenant]
     for name in names:
         if names.count(name) > 1:
             cause = f"--tenant {name} is given twice"
             raise DeploymentError(cause, "a name for each, such as light-1 and light-2")
     endpoint = _endpoint(options)
-    transport = TritonTransport(endpoint, timeout=_WAITS_S)
-    try:
-        model = transport.describe(options.model)
-    finally:
-        transport.close()
+    connect = partial(TritonTransport, endpoint, timeout=_WAITS_S)
+    model = describe(connect, options.model, endpoint)
     tenant = Tenant(_MAIN, 0.0, None if options.files else options.hits)
     traffic = {tenant: _requests(model, options.files, options.hits)}
     for each in options.tenant:
@@ -158,7 +154,12 @@ def _endpoint(options: argparse.Namespace) -> Endpoint:
         url = default_endpoint("grpc")
         if url is None:
             raise NotRunningError("no deployment is running", "numlkit up, or --url grpc://HOST")
-    endpoint = Endpoint.parse(url, protocol="grpc", **tls_files(options))
+    protocol: ProtocolName | None = None if "://" in url else "grpc"
+    endpoint = Endpoint.parse(url, protocol=protocol, **tls_files(options))
+    if endpoint.protocol != "grpc":
+        raise DeploymentError(
+            f"--url {url}: events are sent over gRPC", "--url grpc[s]://HOST:PORT"
+        )
     return endpoint
 
 

@@ -235,3 +235,11 @@ def test_clients_who_never_try_again_are_none():
     given = load.parser().parse_args(["--retries=0", "--pause=0", "--tenant", "light:5"])
     assert (given.retries, given.pause) == (0, 0)
     assert given.tenant == [Tenant("light", 5.0, 1300)]
+
+
+def test_a_server_that_cannot_be_reached_is_told_with_what_to_do(capsys):
+    assert load.main(["--url", "127.0.0.1:1", "--rates", "5"]) == 1
+    assert capsys.readouterr().err == (
+        "error: no server answers at grpc://127.0.0.1:1: connection refused\n"
+        "  try: numlkit up, or name a server with --url\n"
+    )

@@ -238,11 +238,13 @@ def test_files_for_tls_are_not_ignored_where_a_deployment_has_none(tmp_path):
     [
         (["infer", "x.h5", "--out", "a b/r.h5"], "mkdir -p 'a b', or another --out"),
         (["evaluate", "x.h5", "--plot", "a b/m.png"], "mkdir -p 'a b'"),
+        (["load", "--plot", "a b/m.png"], "mkdir -p 'a b'"),
+        (["load", "--url", "http://h"], "--url grpc[s]://HOST:PORT"),
         (["evaluate", "x.h5", "--plot", "deploy/m.pdf"], "--plot with a file called *.png"),
         (["evaluate", "x.h5", "--plot", ""], "--plot with a file called *.png"),
     ],
 )
-def test_what_is_advised_about_a_place_can_be_typed(words, says, tmp_path):
+def test_what_is_advised_can_be_typed(words, says, tmp_path):
     done = run_here(words, tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[1] == f"  try: {says}"
