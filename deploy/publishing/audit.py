@@ -44,6 +44,8 @@ def audit(
         problems += [f"{tag}: {each}" for each in wrong]
     if serving is not None and serving.digest not in digests:
         problems.append(f"{at.tag} names {serving.digest}, which is no release")
+    if serving is None and at.tag in {tag.rpartition("-")[0] for tag in releases}:
+        problems.append(f"{at.tag} names nothing")
     if signer is not None:
         problems += _unsigned(releases, at, signer)
     entries = tuple(

@@ -45,6 +45,7 @@ _REFUSALS = {
 _REFUSALS |= {
     "403": _REFUSALS["AccessDenied"],
     "301": _REFUSALS["PermanentRedirect"],
+    **dict.fromkeys(("503", "ServiceUnavailable"), _REFUSALS["SlowDown"]),
     "InvalidClientTokenId": _REFUSALS["InvalidAccessKeyId"],
     "RequestExpired": _REFUSALS["RequestTimeTooSkewed"],
 }

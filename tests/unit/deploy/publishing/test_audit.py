@@ -165,3 +165,5 @@ def test_a_tag_that_names_no_release_is_a_problem_and_what_others_pushed_is_note
     assert found_in(played) == ([], [], [f"not published by the kit: {played.at.name}:mine"])
     played.tags["prod"] = played.tags["mine"]
     assert found_in(played)[1] == [f"prod names {played.tags['mine']}, which is no release"]
+    del played.tags["prod"]
+    assert found_in(played)[1] == ["prod names nothing"]

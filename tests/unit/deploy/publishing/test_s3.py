@@ -33,6 +33,8 @@ def store(monkeypatch):
         ("ExpiredToken", "the credentials have expired", "get new ones"),
         ("AuthorizationHeaderMalformed", "the region is wrong", "AWS_DEFAULT_REGION"),
         ("PermanentRedirect", "the bucket is in another region", "AWS_DEFAULT_REGION"),
+        ("503", "the service is overloaded", "again later"),
+        ("ServiceUnavailable", "the service is overloaded", "again later"),
         ("403", "the service denies it", "an identity that may list"),
         ("Surprise", "the service answers Surprise", "the service's log"),
         ("x\nerror: y", "the service answers an error", "the service's log"),
