@@ -248,6 +248,10 @@ class TritonTransport:
                 creds=credentials(endpoint),
                 channel_args=channel_options(endpoint),
             )
+        from gevent.hub import GreenletExit, Hub  # type: ignore[import-untyped]
+
+        # Or it prints a trace of the signal that ends the command.
+        Hub.NOT_ERROR = (GreenletExit, SystemExit, KeyboardInterrupt)
         return self._library.InferenceServerClient(
             endpoint.address,
             connection_timeout=min(_CONNECT_SECONDS, self._timeout),

@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import venv
@@ -56,6 +57,21 @@ def test_an_interrupt_while_a_command_is_imported_is_no_traceback(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["numlkit", "status"])
     monkeypatch.setattr("deploy.main.importlib.import_module", interrupt)
     assert main() == 130
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_a_server_is_asked_over_http_is_no_traceback(number, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        words = [NUMLKIT, "smoke", "--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+            connection, _ = silent.accept()
+            with connection:
+                assert connection.recv(1 << 16).startswith(b"GET /v2/health/live")
+                process.send_signal(number)
+                said = process.communicate()[1]
+    assert (process.returncode, said) == (
+        128 + number, "error: interrupted\n  try: run the command again\n"
+    )  # fmt: skip
 
 
 def test_a_parent_that_ignores_its_childrens_end_hides_no_status(monkeypatch):
