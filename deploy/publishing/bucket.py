@@ -150,7 +150,9 @@ class BucketPlace(Place):
             old = state.unneeded(published, kept)
             left = [key for key in state.unfinished(kept) if key not in old]
             old += [key for key in left if self._store.is_own(key)]
-            old += state.old_signatures(kept)
+            signatures = state.old_signatures(kept)
+            # One may be that of the statement before, which servers are still reading.
+            old += signatures if old or gone or len(signatures) > 1 else []
             facts: dict[str, object] = {"kept": [release.number for release in kept.releases]}
             if not old and not gone:
                 return Outcome(False, number, ("nothing to remove",), {**facts, "removed": 0})
@@ -166,10 +168,8 @@ class BucketPlace(Place):
             with console.step("ask the servers") as say:
                 for server in servers:
                     await_release(server, published.current, goldens, say)
-            if gone:
-                self._state_anew(state, change, kept)
-            else:
-                self._refuse_changed(state)  # an old signature may be what has become the newest's
+            # Always: a signature may be that of a statement which somebody is about to write.
+            self._state_anew(state, change, kept)
             self._store.remove(old)
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
 
