@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 from deploy.deployment.state import DeploymentFolder
 from deploy.host.cli import Parser, make_parser, run
+from deploy.host.command_line import quote
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, NotRunningError
 
@@ -40,6 +41,11 @@ def _logs(options: argparse.Namespace, console: Console) -> int:
     folder = DeploymentFolder(options.name)
     path = folder.supervisor_log if options.supervisor else folder.log
     if not path.exists():
+        from deploy.engines.farm import read_farm  # takes long, and few need it
+
+        if read_farm(options.name) is not None:
+            cause = f"{options.name} runs as batch jobs, each of which has a log of its own"
+            raise NotRunningError(cause, f"ls {quote(str(folder.path))}/jobs/*/*.log")
         cause = f"deployment {options.name!r} has no log"
         raise NotRunningError(cause, f"numlkit up --name {options.name}")
     content = path.read_bytes()
