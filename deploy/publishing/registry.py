@@ -108,6 +108,7 @@ class RegistryPlace(Place):
         # An older image that the tag is to name again needs a newer signature, also if somebody
         # without the key has set it back already.
         sign = order.sign is not None and (switch or not self._is_signed(there, order, place))
+        self._refuse_changed(place, current)
         if order.sign is not None and sign:
             say("signing it, its SBOM and its provenance")
             parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
@@ -121,6 +122,7 @@ class RegistryPlace(Place):
             verify_image(self._named(there), order.verify)
             verify_tag(place, self._named(there), order.verify)
         if switch:
+            self._refuse_changed(place, current)
             self.registry.tag(there.digest, tag)
         done = [word for word, did in (("pushed", absent), ("signed", sign)) if did]
         lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is already there'}"]
@@ -130,6 +132,15 @@ class RegistryPlace(Place):
             lines.append("not signed, and published without its SBOM (--sign KEY)")
         facts = {"reference": f"{self.at.name}@{there.digest}", "tag": tag, "signed": signed}
         return Outcome(absent or sign or switch, release, tuple(lines), facts)
+
+    def _refuse_changed(self, place: Reference, before: Manifest | None) -> None:
+        """Refuse to go on if a tag no longer names what it did: a push may take long."""
+        now = self.registry.manifest(place.tag)
+        if (now.digest if now else None) != (before.digest if before else None):
+            raise PublishError(
+                f"{place}: someone else has published there in the meantime",
+                "look at it with numlkit published, and run the command again",
+            )
 
     def listing(self, look: Look) -> Listing:
         """Return what the tag names, and whether it is signed; when checked, all releases."""

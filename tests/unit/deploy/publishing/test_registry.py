@@ -21,6 +21,7 @@ from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console, Say
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
+from deploy.publishing import registry
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.images import ImagePlace
 from deploy.publishing.place import Look, Order, Outcome, Signing
@@ -139,6 +140,27 @@ def test_a_tag_is_not_pointed_at_what_the_key_has_not_signed(tags, signatures, p
         publish("a", None, SIGNER)
     assert publish("a", KEY, SIGNER).changed
     assert not publish("a", None, SIGNER).changed
+
+
+@pytest.mark.parametrize("meanwhile", ["push", "sign"])
+def test_what_somebody_else_has_published_meanwhile_is_not_replaced(
+    tags, signatures, publish, monkeypatch, meanwhile
+):
+    publish("a", KEY)
+    newer = f"sha256:{'c' * 64}"
+    where, act = (tags, "tag") if meanwhile == "push" else (registry, "sign_image")
+    before = getattr(where, act)
+
+    def during(*words: object) -> None:
+        before(*words)
+        tags.tags["prod"] = newer
+
+    monkeypatch.setattr(where, act, during)
+    with pytest.raises(PublishError, match=r"numl:prod: someone else has published") as raised:
+        publish("b", KEY)
+    assert "run the command again" in (raised.value.remedy or "")
+    assert tags.tags["prod"] == newer
+    assert (f"sha256:{'b' * 64}" in signatures.signed) == (meanwhile == "sign")
 
 
 def test_the_number_that_is_signed_grows_also_for_an_older_image(tags, signatures, publish):
