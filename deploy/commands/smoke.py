@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from deploy.artefacts.keys import Signer, read_signer
 from deploy.client.asked import add_servers_option
+from deploy.client.diagnosis import certificate_of
 from deploy.client.endpoint import Endpoint, client_tls
 from deploy.client.registry import Registry
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
@@ -26,6 +27,7 @@ from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_address, as_seconds, count_to
 from deploy.host.console import Console
 from deploy.host.errors import (
+    ClientError,
     DeploymentError,
     KitError,
     NotRunningError,
@@ -187,8 +189,15 @@ def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:
     tls = client_tls(options.ca, options.cert, options.key)
     certificate = read_pair(state.tls.cert, state.tls.key, role="server")
     name = None if endpoint.host in certificate.names else certificate.host
-    tls = dataclasses.replace(tls, ca=tls.ca or state.tls.cert, server_name=name)
-    return dataclasses.replace(endpoint, tls=tls)
+    trusting = dataclasses.replace(tls, ca=tls.ca or state.tls.cert, server_name=name)
+    endpoint = dataclasses.replace(endpoint, tls=trusting)
+    if tls.ca is None:
+        served = certificate_of(endpoint, timeout=options.timeout)
+        if served not in (None, certificate):
+            cause = f"deployment {state.name} serves another certificate than {state.tls.cert}"
+            remedy = "if it was renewed, numlkit down and up take it; or --ca FILE with the authority of both"
+            raise ClientError(f"{cause} has now", remedy)
+    return endpoint
 
 
 def _show(checks: Sequence[ServiceCheck], console: Console) -> None:

@@ -1,17 +1,22 @@
 """What ``smoke`` shows of what it found; a real Triton is asked in tests/integration."""
 
 import json
+from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import pytest
 
 from deploy.client.service import Latency, ModelCheck, ServiceCheck
 from deploy.commands import smoke
-from deploy.deployment.deployment import Ports
+from deploy.deployment.deployment import Ports, Tls
 from deploy.deployment.state import DeploymentFolder
-from tests.unit.deploy.client.servers import Ready, http_server
+from tests.certificates import Authority
+from tests.unit.deploy.client.servers import Ready, grpc_server, http_server
 from tests.unit.deploy.deployment.test_state import make_state
 
+FROM_NOW_ON = (
+    datetime(2020, 1, 1, tzinfo=timezone.utc), datetime(2099, 1, 1, tzinfo=timezone.utc)
+)  # fmt: skip
 URL = "grpcs://triton.example.org:443"
 GOOD = ModelCheck("nugraph3", ready=True, latency=Latency(5, 0.0412, 0.0526))
 WRONG = ModelCheck(
@@ -121,6 +126,29 @@ def test_another_server_at_a_deployment_s_port_is_not_taken_for_it(tmp_path, mon
         plan.identity = "other"
         smoke.main(["--models", "nugraph3"])
         assert "another server" not in capsys.readouterr().err
+
+
+def test_a_certificate_that_was_renewed_after_the_start_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    authority = Authority(tmp_path, "site")
+    pair = authority.issue("localhost")
+    with grpc_server(pair) as port:
+        ports, tls = Ports(http=1, grpc=port, metrics=2), Tls(cert=pair.cert, key=pair.key)
+        folder = DeploymentFolder("numl")
+        folder.write_state(make_state("numl", ports=ports, tls=tls))
+        (folder.repository / "nugraph3" / "1").mkdir(parents=True)
+        smoke.main(["--models", "nugraph3"])
+        assert "another certificate" not in capsys.readouterr().err
+        authority.issue("localhost", valid=FROM_NOW_ON)
+        for file in (pair.cert, pair.key):
+            file.with_name(f"site.localhost.2099{file.suffix}").rename(file)
+        assert smoke.main(["--models", "nugraph3"]) == 1
+        assert capsys.readouterr().err.splitlines() == [
+            f"error: deployment numl serves another certificate than {pair.cert} has now",
+            "  try: if it was renewed, numlkit down and up take it; or --ca FILE with the authority of both",
+        ]
+        smoke.main(["--models", "nugraph3", "--ca", str(authority.file)])
+        assert "another certificate" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("flags", "cause"), [
