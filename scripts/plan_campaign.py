@@ -33,7 +33,7 @@ from deploy.host.files import write_atomically
 from scripts.benchmarks.pages import replace_section
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
-from scripts.campaign.page import checked, simulated
+from scripts.campaign.page import checked, percent, simulated
 from scripts.campaign.plot import write_plot
 from scripts.campaign.scenarios import run_all
 from scripts.campaign.sizing import Steady, Wish, plan, steady
@@ -66,7 +66,7 @@ def parser() -> Parser:
         "--model and --hits; for a GPU with --cores 1",
     )  # fmt: skip
     add(
-        "--spread", type=float, default=0.5, metavar="X",
+        "--spread", type=_spread, default=0.5, metavar="X",
         help="by how much events differ: standard deviation of an event's time by its mean (0.5)",
     )  # fmt: skip
     add("--timeout", type=as_seconds, default=60.0, metavar="S", help="of each request (60)")
@@ -87,7 +87,17 @@ def _number(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e15:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1e15")
+    return value
+
+
+def _spread(text: str) -> float:
+    try:
+        value = round(float(text), 3)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 10:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 10")
     return value
 
 
@@ -131,7 +141,9 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         if farm.count > 1:
             fewer = replace(farm, count=farm.count - 1)
             rows["a server is lost"] = steady(fewer, found.fewest_jobs, wish)
-    hours = {name: wish.events / max(row.per_s, 1e-9) / 3600 for name, row in rows.items()}
+    hours = {
+        name: wish.events / row.per_s / 3600 if row.per_s else None for name, row in rows.items()
+    }
     console.table(
         f"{options.events:,.0f} events in {options.hours:g} h: {wish.per_s:,.1f} events/s",
         _COLUMNS,
@@ -147,17 +159,16 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     })  # fmt: skip
 
 
-def _row(name: str, row: Steady, hours: float) -> tuple[str, ...]:
+def _row(name: str, row: Steady, hours: float | None) -> tuple[str, ...]:
     return (
         name,
         f"{row.servers:,}",
         f"{row.jobs:,}",
         f"{row.per_s:,.1f}",
-        f"{row.p50_s * 1e3:,.0f} ms",
-        f"{row.p99_s * 1e3:,.0f} ms",
-        f"{100 * row.lost:.2g}%",
-        f"{100 * row.in_vain:.2g}%",
-        f"{hours:,.1f} h",
+        *("-" if time is None else f"{time * 1e3:,.0f} ms" for time in (row.p50_s, row.p99_s)),
+        percent(row.lost),
+        percent(row.in_vain),
+        "never" if hours is None else f"{hours:,.1f} h",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -73,6 +74,7 @@ class Patience:
         tries: How often it sends an event, at most.
         pause_s: How long it waits before it sends an event again; twice as long each time, up to
             ``longest_pause_s``, and half as long to half as long again at random.
+        within_s: How long after an event's arrival it sends it again.
         ends_job: Whether an event without an answer ends the job, as in LArSoft.
     """
 
@@ -80,12 +82,13 @@ class Patience:
     tries: int = 3
     pause_s: float = 0.0
     longest_pause_s: float = 1.0
+    within_s: float = math.inf
     ends_job: bool = True
 
     @staticmethod
     def kit(timeout_s: float = 60.0) -> Patience:
         """Return what ``numlkit infer`` does: a busy server is asked again until the timeout."""
-        return Patience(timeout_s, tries=5 + int(timeout_s), pause_s=0.05, ends_job=False)
+        return Patience(timeout_s, 10**9, pause_s=0.05, within_s=timeout_s, ends_job=False)
 
 
 @dataclass(frozen=True, slots=True)

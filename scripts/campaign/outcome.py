@@ -20,7 +20,8 @@ class Outcome:
     Attributes:
         latencies: Seconds from arrival to answer, in the order of the answers.
         answered_at: When these answers came; ``failed_at``: when events were refused or late.
-        in_vain: Events computed for clients that had given up.
+        in_vain_at: When events were computed for clients that had given up.
+        most_waiting: Requests that waited at the same time.
         jobs_done: Jobs that ended without losing an event; ``jobs_failed``: the others.
         times, waiting, servers: The state of the farm at regular times.
     """
@@ -32,12 +33,13 @@ class Outcome:
     late: int = 0
     under_way: int = 0
     unsent: int = 0
-    in_vain: int = 0
+    most_waiting: int = 0
     jobs_done: int = 0
     jobs_failed: int = 0
     latencies: list[float] = field(default_factory=list)
     answered_at: list[float] = field(default_factory=list)
     failed_at: list[float] = field(default_factory=list)
+    in_vain_at: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
     servers: list[int] = field(default_factory=list)
@@ -45,6 +47,10 @@ class Outcome:
     @property
     def answered(self) -> int:
         return len(self.latencies)
+
+    @property
+    def in_vain(self) -> int:
+        return len(self.in_vain_at)
 
     @property
     def failed(self) -> int:

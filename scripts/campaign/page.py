@@ -16,8 +16,8 @@ def _failure(runs: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for name, run in runs.items():
         yield (
-            f"| {name} | {_percent(run['jobs_done'])} | {run['p50_s']:.0f} s | "
-            f"{run['p99_s']:.0f} s | {_percent(run['in_vain'])} | {run['most_waiting']:,} | "
+            f"| {name} | {percent(run['jobs_done'])} | {run['p50_s']:.0f} s | "
+            f"{run['p99_s']:.0f} s | {percent(run['in_vain'])} | {run['most_waiting']:,} | "
             f"{run['hours']:.1f} |"
         )
     yield ""
@@ -29,7 +29,7 @@ def _accidents(runs: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for name, run in runs.items():
         yield (
-            f"| {name} | {_percent(run['answered'])} | {run['per_s_mean']:.0f} | "
+            f"| {name} | {percent(run['answered'])} | {run['per_s_mean']:.0f} | "
             f"{_time(run['p50_s'])} | {_time(run['p99_s'])} | {run['most_waiting']:,} | "
             f"{run['most_servers']} |"
         )
@@ -57,12 +57,13 @@ def checked(run: Mapping[str, Any]) -> str:
             one = f"{_time(each[0])} to {_time(each[-1])}" if each else ""
             lines.append(
                 f"| {name} | {kind} | {found['per_s']:.1f} | {_time(found['p50_s'])} | "
-                f"{_time(found['p99_s'])} | {one} | {_percent(found['lost'])} |"
+                f"{_time(found['p99_s'])} | {one} | {percent(found['lost'])} |"
             )
     return "\n".join(lines) + "\n"
 
 
-def _percent(part: float) -> str:
+def percent(part: float) -> str:
+    """Return a part as a percentage; 0% and 100% are exactly that."""
     percent = 100 * part
     return f"{percent:.1f}%" if 0 < percent < 10 or 99 < percent < 100 else f"{percent:.0f}%"
 

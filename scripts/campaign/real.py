@@ -193,10 +193,14 @@ async def run_jobs(
 
 async def deliver(farm: Farm, request: Request, patience: Patience) -> bool:
     """Send an event as often as a job does; return whether it was answered."""
+    end = time.perf_counter() + patience.within_s
     for attempt in range(patience.tries):
         if attempt:
-            pause = min(patience.pause_s * 2 ** (attempt - 1), patience.longest_pause_s)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(patience.pause_s * 2 ** min(attempt - 1, 20), patience.longest_pause_s)
+            pause *= random.uniform(0.5, 1.5)
+            if time.perf_counter() + pause > end:
+                break
+            await asyncio.sleep(pause)
         if await farm.infer(request, patience.timeout_s):
             return True
     return False

@@ -146,6 +146,9 @@ class _Simulation:
         server.queue.append(request)
         server.waiting += 1
         self._serve(server)
+        if not request.gone:
+            waiting = sum(each.waiting for each in self._servers)
+            self._outcome.most_waiting = max(self._outcome.most_waiting, waiting)
         timeout = self._campaign.jobs.patience.timeout_s
         if servers.wait_s is not None and not request.gone:
             self._at(self._now + servers.wait_s, self._expire, request)
@@ -172,8 +175,10 @@ class _Simulation:
         patience, outcome = self._campaign.jobs.patience, self._outcome
         if job.tries < patience.tries:
             pause = min(patience.pause_s * 2 ** min(job.tries - 1, 20), patience.longest_pause_s)
-            self._at(self._now + pause * self._random.uniform(0.5, 1.5), self._send, job)
-            return
+            again = self._now + pause * self._random.uniform(0.5, 1.5)
+            if again <= job.arrived + patience.within_s:
+                self._at(again, self._send, job)
+                return
         self._open -= 1
         outcome.failed_at.append(self._now)
         if end == "refused":
@@ -247,7 +252,7 @@ class _Simulation:
         self._advance(server)
         server.served.remove(request)
         if request.given_up:
-            self._outcome.in_vain += 1
+            self._outcome.in_vain_at.append(self._now)
         else:
             request.given_up = True  # its timeout says nothing any more
             self._answered(request.job)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from deploy.host.errors import KitError
+from scripts import check_campaign
 from scripts.campaign.comparison import WITHIN, Measured, differences
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
 from scripts.campaign.real import Seen, rate
 from scripts.campaign.sizing import Wish, plan, steady
-from scripts.plan_campaign import PAGE, REAL, STORED, main, page
+from scripts.plan_campaign import PAGE, REAL, STORED, _row, main, page, parser
 
 RUN = {
     "models": {"nugraph3": "nugraph3 25.4"},
@@ -30,6 +32,7 @@ def test_the_time_of_an_event_is_that_of_the_benchmark():
     assert core_seconds("nugraph3", 200, RUN) == pytest.approx(0.005)
     assert core_seconds("nugraph3", 750, RUN) == pytest.approx(0.0125)
     assert core_seconds("nugraph3", 1300) > 0  # the stored run
+    assert core_seconds("nugraph3", 191, RUN) == pytest.approx(0.005)  # of about 200 hits
 
 
 @pytest.mark.parametrize(("model", "hits"), [("mine", 200), ("nugraph3", 5000)])
@@ -62,6 +65,13 @@ def test_a_plan_is_in_time_and_loses_nothing_up_to_its_most_jobs():
     assert steady(farm, 2 * found.most_jobs, wish).lost > 0.1
 
 
+def test_few_jobs_are_as_fast_as_they_are_and_not_as_chance_has_it():
+    wish = Wish(10_000, 96 * 3600.0, own_s=10.0, patience=Patience.kit())
+    for jobs in (1, 3):
+        found = steady(Servers.kit(1, 16, 0.0135), jobs, wish)
+        assert found.per_s == pytest.approx(jobs / 10.0135, rel=0.03)
+
+
 def test_a_plan_is_printed(capsys):
     words = "--events 1e5 --hours 1 --cores 1 --rate 50 --own 1 --timeout 2 --tries 2 --json"
     assert main(words.split()) == 0
@@ -70,10 +80,42 @@ def test_a_plan_is_printed(capsys):
     assert told["cases"]["the fewest jobs"]["hours"] <= 1
 
 
-@pytest.mark.parametrize("words", ["", "--events 1e14 --hours 1e-3"])
+def test_of_jobs_that_get_no_answers_no_times_are_told():
+    one = replace(Servers.kit(1, 1, 0.02), waiting=None, wait_s=None, notice=False)
+    wish = Wish(1e5, 3600.0, own_s=1.0, patience=Patience(2.0, tries=2))
+    found = steady(one, 266, wish)
+    assert (found.per_s, found.lost, found.in_vain) == (0, 1, 1)
+    told = ("twice as many", "1", "266", "0.0", "-", "-", "100%", "100%", "never")
+    assert _row("twice as many", found, None) == told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "--events 1e14 --hours 1e-3",
+        "--events 1e5 --hours 24 --rate 0.1 --cores 1 --timeout 5 --tries 1",
+        "--events 1e5 --hours 24 --rate 1 --cores 1 --timeout 4 --tries 1",
+    ],
+    ids=["nothing", "too many", "longer than the timeout", "some longer than the timeout"],
+)
 def test_what_cannot_be_planned_is_refused_in_a_line(words, capsys):
     assert main(words.split()) != 0
-    assert capsys.readouterr().err.startswith("error: ")
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if "simulate" not in line][:-1]
+    assert said.startswith("error: ")
+
+
+@pytest.mark.parametrize("spread", ["nan", "inf", "-1", "11", "x"])
+def test_a_spread_that_no_times_have_is_a_usage_error(spread, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args([f"--spread={spread}"])
+    assert f"{spread!r} is not a number from 0 to 10" in capsys.readouterr().err
+
+
+def test_rows_too_short_to_tell_a_rate_are_a_usage_error(capsys):
+    with pytest.raises(SystemExit):
+        check_campaign.parser().parse_args(["--seconds=1"])
+    assert "'1' is less than 4 s" in capsys.readouterr().err
 
 
 def test_the_page_shows_the_stored_runs():

@@ -17,6 +17,7 @@ patiences = st.builds(
     timeout_s=st.floats(0.01, 5.0) | st.just(float("inf")),
     tries=st.integers(1, 4),
     pause_s=st.sampled_from((0.0, 0.1)),
+    within_s=st.floats(0.1, 5.0) | st.just(float("inf")),
     ends_job=st.booleans(),
 )
 campaigns = st.builds(
@@ -135,6 +136,19 @@ def test_a_lost_server_loses_no_event_of_jobs_that_ask_again():
     jobs = Jobs(50, 50, 40, 1.0, Patience.kit())
     found = simulate(Campaign(Servers.kit(3, 1, 0.02), jobs, (Loss(10.0, 2),)))
     assert (found.answered, found.servers[0], found.servers[-1]) == (2000, 3, 1)
+
+
+def test_a_job_that_asks_again_gives_an_event_up_at_its_timeout():
+    jobs = Jobs(10**9, 100, 10**9, 10.0, Patience.kit(20.0))
+    found = simulate(Campaign(Servers.kit(1, 1, 0.5), jobs, until_s=200.0))
+    assert found.refused > 0
+    assert max(found.latencies) < 20.0 + 1.0 + 5.0  # its last request waits, and is computed
+
+
+def test_the_most_that_wait_are_those_of_a_moment_that_no_sample_has():
+    jobs = Jobs(40, 40, 1, 0.0, Patience(float("inf"), 1))  # all come at once
+    found = simulate(Campaign(Servers(2, 1, 0.01, spread=0.0), jobs))
+    assert (found.most_waiting, max(found.waiting)) == (38, 0)
 
 
 def test_servers_are_added_while_requests_wait_and_removed_when_none_do():
