@@ -195,7 +195,7 @@ def _own_grpc(state: DeploymentState, options: argparse.Namespace) -> Endpoint:
         served = certificate_of(endpoint, timeout=options.timeout)
         if served not in (None, certificate):
             cause = f"deployment {state.name} serves another certificate than {state.tls.cert}"
-            remedy = "if it was renewed, numlkit down and up take it; or --ca with an authority of both"
+            remedy = "if it was renewed, numlkit down and up take it; or --ca FILE for both"
             raise ClientError(f"{cause} has now", remedy)
     return endpoint
 

@@ -145,7 +145,7 @@ def test_a_certificate_that_was_renewed_after_the_start_is_told(tmp_path, monkey
         assert smoke.main(["--models", "nugraph3"]) == 1
         assert capsys.readouterr().err.splitlines() == [
             f"error: deployment numl serves another certificate than {pair.cert} has now",
-            "  try: if it was renewed, numlkit down and up take it; or --ca with an authority of both",
+            "  try: if it was renewed, numlkit down and up take it; or --ca FILE for both",
         ]
         smoke.main(["--models", "nugraph3", "--ca", str(authority.file)])
         assert "another certificate" not in capsys.readouterr().err
