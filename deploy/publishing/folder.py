@@ -381,8 +381,9 @@ class FolderPlace(Place):
                 with changing(self._stated(), signing, named) as change:
                     yield change
         except OSError as error:
-            files = [name for name in (error.filename, error.filename2) if isinstance(name, str)]
-            if files and not any(Path(name).is_relative_to(self._root) for name in files):
+            files = [Path(n) for n in (error.filename, error.filename2) if isinstance(n, str)]
+            elsewhere = [not p.is_relative_to(self._root) for p in files if p.is_absolute()]
+            if elsewhere and all(elsewhere):
                 raise  # it is not this folder that cannot be written to
             cause = f"cannot write to {self._root}: {error.strerror or error}"
             raise PublishError(cause, _REMEDIES.get(error.errno or 0)) from None

@@ -175,6 +175,15 @@ def test_a_lock_that_cannot_be_written_is_not_left(root, monkeypatch):
     assert not any(root.iterdir())
 
 
+def test_a_file_that_is_named_without_its_folder_is_one_of_the_place(publish, root, monkeypatch):
+    def refuse(_: int) -> None:  # as shutil.rmtree does
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "numl.sif")
+
+    monkeypatch.setattr("deploy.publishing.folder.os.fsync", refuse)
+    with pytest.raises(PublishError, match=f"^cannot write to {root}: Permission denied$"):
+        publish(root, "a")
+
+
 def test_a_folder_is_not_blamed_for_a_state_folder_that_cannot_be_written_to(
     publish, root, tmp_path
 ):
