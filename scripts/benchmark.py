@@ -56,7 +56,7 @@ from deploy.events.files import EventFile
 from deploy.host.cli import assignments, carry_out, end_in_order
 from deploy.host.command_line import Parser
 from deploy.host.console import Console, Say
-from deploy.host.errors import KitError
+from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import write_atomically
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.release import DEFAULT
@@ -270,6 +270,9 @@ def extension(options: argparse.Namespace, console: Console) -> int:
 
 def releases(options: argparse.Namespace, console: Console) -> int:
     """Measure releases of Triton beside each other; the default one is the first."""
+    if not options.loaded_hits:
+        cause = "releases answer the events of --loaded-hits, and there are none"
+        raise DeploymentError(cause, "--loaded-hits 200 1300")
     say = _clock(console)
     tritons = [DEFAULT, *(named_by_flag(triton) for triton in options.triton)]
     run = measure_releases(

@@ -60,6 +60,11 @@ def test_a_short_look_at_memory_has_a_slope(monkeypatch):
     assert (given["settled"], given["count"]) == (250, 500)  # 20 events lie between two looks
 
 
+def test_releases_that_would_have_no_events_to_answer_are_not_started(capsys):
+    assert benchmark.main(["releases", "--loaded-hits"]) == 2
+    assert capsys.readouterr().err.startswith("error: releases answer the events of --loaded-hits")
+
+
 def test_a_bulk_run_whose_command_fails_says_which(monkeypatch, tmp_path, capsys):
     def failed(*_: object) -> None:
         raise subprocess.CalledProcessError(1, ["numlkit", "infer", "--engine", "slurm"])
