@@ -1,9 +1,14 @@
 """The C++ client and a folder that names servers which come and go."""
 
+import ctypes
 import json
+import os
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 import pytest
@@ -62,6 +67,52 @@ def test_events_that_wait_go_to_a_server_that_comes(label, tmp_path):
         registry.enter(f"grpc://127.0.0.1:{busy.port}")
         done = label("--servers", registry.folder, "--json", EVENTS)
     assert json.loads(done.stdout)["events"] == len(new.requests) == 5, done.stderr
+
+
+@contextmanager
+def _hung(folder: Path) -> Iterator[None]:
+    """A file system that answers nothing, as of a server that is away."""
+    libc = ctypes.CDLL(None)
+    folder.mkdir()
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError:
+        pytest.skip("no FUSE here")
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    mounted = libc.mount(b"hung", bytes(folder), b"fuse", 0, options) == 0
+    try:
+        if not mounted:
+            pytest.skip("no mount is allowed here")
+        yield
+    finally:
+        os.close(device)  # what waits gets an error
+        if mounted:
+            libc.umount2(bytes(folder), 2)  # MNT_DETACH
+
+
+def test_a_folder_that_hangs_at_the_start_is_told_at_the_deadline(label, tmp_path):
+    with _hung(tmp_path / "hung"):
+        done = label("--servers", tmp_path / "hung", "--timeout", 0.5, EVENTS)
+    assert done.returncode == 1
+    assert done.stderr == f"numl-label: {tmp_path}/hung cannot be read within 0.5 s\n"
+
+
+def test_a_folder_that_hangs_later_holds_up_no_request(label, tmp_path):
+    folder = tmp_path / "servers"
+    registry = Registry(tmp_path / "good")
+
+    def says(number: int) -> None:
+        if number == 5:
+            (tmp_path / "new").symlink_to("hung")
+            (tmp_path / "new").replace(folder)
+        time.sleep(0.01)  # what an answer takes
+
+    with _hung(tmp_path / "hung"), scripted(says) as server:
+        registry.enter(f"grpc://127.0.0.1:{server.port}")
+        folder.symlink_to("good")
+        done = label("--servers", folder, "--json", "--repeat", 250, EVENTS)
+    told = json.loads(done.stdout)
+    assert (told["events"], told["failed"]) == (1250, 0), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <system_error>
+#include <thread>
 
 #include "channel.h"
 #include "numl_registry.pb.h"
@@ -101,6 +102,17 @@ std::vector<std::string> servers_in(const std::string& folder) {
     if (!known && is_address(url)) found.push_back(url);
   }
   return found;
+}
+
+std::shared_future<std::vector<std::string>> servers_soon(const std::string& folder) {
+  const auto found = std::make_shared<std::promise<std::vector<std::string>>>();
+  auto soon = found->get_future().share();
+  try {
+    std::thread([found, folder] { found->set_value(servers_in(folder)); }).detach();
+  } catch (const std::system_error&) {  // no thread now: nothing new
+    found->set_value({});
+  }
+  return soon;
 }
 
 }  // namespace numl

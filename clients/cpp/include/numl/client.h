@@ -71,7 +71,8 @@ struct Options {
   // "host:port" or "grpc://host:port" without TLS, "grpcs://host[:port]" with it.
   std::vector<std::string> servers;
   // In their place: the folder that names the servers of `numlkit up --engine slurm`, followed as
-  // they come and go. One that names none throws Error::Kind::unavailable.
+  // they come and go. One that names none, or cannot be read within the timeout, throws
+  // Error::Kind::unavailable.
   std::string servers_folder;
   std::string model = "nugraph3";
   std::string version;  // empty: the newest
