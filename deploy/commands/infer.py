@@ -1,8 +1,9 @@
 """Send the events of HDF5 files to a server; write labels per hit, and event displays."""
 
 import argparse
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,11 @@ _NUMLKIT = (str(Path(sys.executable).with_name("numlkit")),)
 
 def parser() -> Parser:
     flags = make_parser("infer", __doc__, deployment=False)
-    flags.fromfile_prefix_chars = "@"
     add = flags.add_argument
     add(
         "files",
         nargs="+",
-        type=Path,
+        action=_Files,
         metavar="FILE.h5",
         help="pynuml or pandas HDF5 files; @LIST: those listed in a file",
     )
@@ -54,6 +54,32 @@ def parser() -> Parser:
     add("--exec", nargs="?", const="", metavar="TOML|SIF", help=own)
     add("--dry-run", action="store_true", help="show what would be submitted")
     return flags
+
+
+class _Files(argparse.Action):
+    """Takes paths, and for ``@LIST`` those in the lines of a file, which need not be UTF-8."""
+
+    def __call__(
+        self,
+        flags: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        given: str | Sequence[object] | None,
+        _: str | None = None,
+    ) -> None:
+        files: list[Path] = []
+        for text in map(str, given or ()):
+            if not text.startswith("@"):
+                files.append(Path(text))
+                continue
+            try:
+                lines = Path(text[1:]).read_bytes().splitlines()
+            except OSError as error:
+                flags.error(f"{text[1:]}: {error.strerror}")
+            named = [Path(os.fsdecode(line)) for line in lines if line.strip()]
+            if not named:
+                flags.error(f"{text[1:]} names no file")
+            files += named
+        setattr(namespace, self.dest, files)
 
 
 def _event_id(text: str) -> EventId:

@@ -332,9 +332,9 @@ def _whole_graph(where: str) -> Iterator[None]:
 def is_graph_file(path: Path) -> bool:
     """Return whether a file holds graphs; False for what cannot be opened, too."""
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with open_hdf5(path) as file:
             return isinstance(file.get(_GRAPHS), h5py.Group) and HITS not in file
-    except OSError:
+    except EventFileError:
         return False
 
 

@@ -26,10 +26,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         self.exit(2, f"error: {message}\n  try: {self.prog} --help\n")
 
-    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
-        """Return what a line of an ``@FILE`` stands for: itself, or nothing if it is blank."""
-        return [arg_line] if arg_line.strip() else []
-
 
 def as_seconds(text: str) -> float:
     try:

@@ -268,6 +268,40 @@ def test_blank_lines_in_a_list_of_files_name_no_file(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["events"] == 2
 
 
+def test_a_list_names_files_alone_whatever_their_names(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = [b"\xff\xfe.h5", b"--out", b"@list"]
+    for name in names:
+        write_events(tmp_path / os.fsdecode(name), [3])
+    (tmp_path / "list").write_bytes(b"\n".join(names))
+    assert run("@list", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["events"] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "list: No such file or directory"),
+        ("", "list names no file"),
+        ("\n \n", "list names no"),
+    ],
+)
+def test_a_list_without_files_is_told(content, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    if content is not None:
+        (tmp_path / "list").write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        run("@list")
+    assert ended.value.code == 2
+    assert f"error: {told}" in capsys.readouterr().err
+
+
+def test_a_pipe_is_no_file_of_events(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.h5")
+    assert run(tmp_path / "pipe.h5") == 1
+    assert "pipe.h5: not a file" in capsys.readouterr().err
+
+
 def test_an_input_is_never_overwritten(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [3])
     before = events.read_bytes()
