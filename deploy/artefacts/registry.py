@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import docker.auth
+import docker.errors
 import requests
 
 from deploy.artefacts.reference import Reference
@@ -174,7 +175,12 @@ class Registry:
 
     def _log_in(self, challenge: str) -> None:
         """Answer a registry's challenge with the credentials of ``docker login``, if any."""
-        stored = docker.auth.load_config().resolve_authconfig(self._at.host) or {}
+        try:
+            stored = docker.auth.load_config().resolve_authconfig(self._at.host) or {}
+        except (docker.errors.DockerException, ValueError) as error:
+            host, why = self._at.host, " ".join(str(error).split())
+            cause = f"the credentials of docker login for {host} cannot be read: {why}"
+            raise PublishError(cause, f"docker login {host}") from None
         user = stored.get("username") or stored.get("Username")
         word = stored.get("password") or stored.get("Password")
         pair = (str(user), str(word)) if user else None

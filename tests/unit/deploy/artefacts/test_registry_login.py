@@ -114,3 +114,23 @@ def test_a_password_is_sent_to_a_realm_only_where_nobody_on_the_way_can_read_it(
         registry._log_in(f'Bearer realm="{realm}"')
     assert sent == []
     assert f"docker logout {host}" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"auths": {"HOST": {"auth": "no base64"}}},
+        {"credHelpers": {"HOST": "that-is-not-there"}},
+        {"auths": {"HOST": "alice"}},
+    ],
+)
+def test_credentials_that_cannot_be_read_are_told(serve, tmp_path, monkeypatch, settings):
+    registry = serve(layer({}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    text = json.dumps(settings).replace("HOST", registry.address)
+    (tmp_path / "config.json").write_text(text)
+    registry.challenge = "Basic"
+    cause = rf"the credentials of docker login for {registry.address} cannot be read"
+    with pytest.raises(PublishError, match=cause) as raised:
+        find_image(f"{registry.name}:t", tmp_path)
+    assert raised.value.remedy == f"docker login {registry.address}"
