@@ -18,7 +18,6 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 SHARED = (
-    "LICENSE",
     "containers",
     "envs/kit.txt",
     "envs/numl",

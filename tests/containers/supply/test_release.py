@@ -116,6 +116,8 @@ def test_a_release_is_a_tag_a_wheel_its_parts_and_signed_checksums_and_can_be_ma
     assert {"tritonclient", "numl-serving", "nugraph3", "cmeel-qhull"} <= parts
     with zipfile.ZipFile(out / WHEEL) as wheel:
         names = [name.partition("purelib/")[2] for name in wheel.namelist()]
+        terms = [name for name in wheel.namelist() if "/licenses/" in name]
+    assert {Path(name).name for name in terms} == {"LICENSE", "NOTICE"}
     assert not [name for name in names if "mine" in name]
     assert all(path.exists() for path in left)
     for needed in (
