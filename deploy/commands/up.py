@@ -32,6 +32,8 @@ from deploy.triton.release import RELEASES
 from deploy.triton.start import read_starts, slowest
 
 _HEALTH_TIMEOUT_S = 10.0
+# Of any release, seen on 2.51 and 2.73 (docs/operating.md).
+_HTTP_RISK = "crafted requests can crash or block any Triton"
 
 
 def parser() -> Parser:
@@ -78,7 +80,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
             if reason is not None:
                 console.say(f"engine: {engine.name} ({reason})")
             state = launch(engine, folder, console, warnings)
-    _show(console, folder, state, resolved.release.http_attack)
+    _show(console, folder, state)
     return 0
 
 
@@ -248,27 +250,24 @@ def _show_plan(console: Console, engine: Engine, words: Sequence[str]) -> None:
     console.answer({"ok": True, "plan": plan.model_dump(mode="json")})
 
 
-def _about_http(plan: LaunchPlan, risk: str | None) -> Iterator[str]:
+def _about_http(plan: LaunchPlan) -> Iterator[str]:
     """Yield who can reach HTTP and metrics, where others than this host's may expect to."""
     deployment = plan.deployment
     if is_loopback(plan.http_listen):
         if deployment.listen == plan.http_listen:
             return
         also = " and on the container's own address" if engine_named(plan.engine).isolated else ""
-        why = "Triton cannot encrypt them" if deployment.tls is not None else risk
+        why = "Triton cannot encrypt them" if deployment.tls is not None else _HTTP_RISK
         yield f"HTTP and metrics listen on 127.0.0.1{also} only: {why} (--listen-http opens them)"
         return
     clear = ", and they are not encrypted" if deployment.tls is not None else ""
-    if risk is not None or clear:
-        yield (
-            f"warning: HTTP and metrics listen on {plan.http_listen}{clear}"
-            f"{f': {risk}' if risk is not None else ''}; open them to clients that you trust only"
-        )
+    yield (
+        f"warning: HTTP and metrics listen on {plan.http_listen}{clear}: {_HTTP_RISK}; "
+        "open them to clients that you trust only"
+    )
 
 
-def _show(
-    console: Console, folder: DeploymentFolder, state: DeploymentState, risk: str | None
-) -> None:
+def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) -> None:
     rows = []
     for model in state.models:
         golden = golden_of(folder.repository / model)
@@ -279,7 +278,7 @@ def _show(
     console.line(f"{state.url('http')}  {state.url('grpc')}")
     plan = folder.plan()
     if plan is not None:
-        for line in _about_http(plan, risk):
+        for line in _about_http(plan):
             console.line(line)
     if state.runs is not None:
         console.line(f"runs {state.runs}")

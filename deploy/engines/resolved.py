@@ -107,14 +107,13 @@ class Resolved:
 
     @cached_property
     def http_listen(self) -> str:
-        """The address for HTTP and metrics, for which Triton has no TLS."""
+        """The address for HTTP and metrics: Triton has no TLS for them, and requests can end it."""
         deployment = self.deployment
         if deployment.listen_http is not None:
             return deployment.listen_http
         if is_loopback(deployment.listen) and deployment.tls is None:
             return deployment.listen
-        closed = deployment.tls is not None or self.release.http_attack is not None
-        return "127.0.0.1" if closed else deployment.listen
+        return "127.0.0.1"
 
     @cached_property
     def kit(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deploy.deployment.gpus import GpuNeeds
 from deploy.host.errors import EnvironmentSetupError
-from deploy.triton.behaviours import CRAFTED_HTTP, EXACT_SIZES, NUMPY_2, Behaviour
+from deploy.triton.behaviours import EXACT_SIZES, NUMPY_2, Behaviour
 
 DEFAULT = "24.10"
 
@@ -70,13 +70,6 @@ class TritonRelease:
     def model_parameters(self) -> dict[str, str]:
         """What the models' code has to know of it, as parameters of their configurations."""
         return {"guard_arrays": "off"} if self.has(EXACT_SIZES) else {}
-
-    @property
-    def http_attack(self) -> str | None:
-        """What one HTTP request can do to a server; None: nothing of that kind is known."""
-        if self.has(CRAFTED_HTTP):
-            return None
-        return "one crafted request can crash this Triton or fill its memory"
 
 
 RELEASES = {

@@ -64,23 +64,21 @@ def test_with_tls_only_grpc_is_offered_to_other_hosts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("listen", "listen_http", "safe", "http"),
+    ("listen", "listen_http", "server", "http"),
     [
-        ("127.0.0.1", None, False, "127.0.0.1"),
-        ("127.0.0.2", None, False, "127.0.0.2"),
-        ("::1", None, False, "::1"),
-        ("0.0.0.0", None, False, "127.0.0.1"),
-        ("0.0.0.0", None, True, "0.0.0.0"),
-        ("0.0.0.0", "10.0.0.1", False, "10.0.0.1"),
-        ("0.0.0.0", "localhost", True, "127.0.0.1"),
+        ("127.0.0.1", None, "2.51.0", "127.0.0.1"),
+        ("127.0.0.2", None, "2.51.0", "127.0.0.2"),
+        ("::1", None, "2.51.0", "::1"),
+        ("0.0.0.0", None, "2.51.0", "127.0.0.1"),
+        ("0.0.0.0", None, "2.73.0", "127.0.0.1"),
+        ("0.0.0.0", "10.0.0.1", "2.51.0", "10.0.0.1"),
+        ("0.0.0.0", "localhost", "2.73.0", "127.0.0.1"),
     ],
 )
-def test_http_of_a_triton_that_a_request_can_crash_is_opened_to_others_only_by_a_flag_of_its_own(
-    monkeypatch, listen, listen_http, safe, http
+def test_http_which_requests_can_crash_or_block_is_opened_to_others_only_by_a_flag_of_its_own(
+    monkeypatch, listen, listen_http, server, http
 ):
-    if safe:
-        release = replace(RELEASES["24.10"], server="2.69.0")
-        monkeypatch.setitem(RELEASES, "24.10", release)
+    monkeypatch.setitem(RELEASES, "24.10", replace(RELEASES["24.10"], server=server))
     given = {"listen": listen, "listen_http": listen_http}
     assert Resolved(load_deployment(None, given)).http_listen == http
 
