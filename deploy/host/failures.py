@@ -301,7 +301,7 @@ APPTAINER: tuple[Row, ...] = (
 TABLE = (*TRITON, *DOCKER, *APPTAINER, *GENERAL, *TRITON_LAST)
 
 # After these a server may keep running, but will never serve what was asked for.
-_HOPELESS = ("failed to start ",)
+_HOPELESS = ("failed to start ", "unable to find 'libtritoncache_local.so' for cache")
 # Of one model; without it the server may serve the others.
 _HOPELESS_FOR_ONE = (
     "failed to load '",

@@ -6,7 +6,7 @@ They are provoked in tests/integration/failed_starts (Triton) and in tests/conta
 
 import pytest
 
-from deploy.host.failures import TABLE, complaint, diagnose, last_words
+from deploy.host.failures import TABLE, complaint, diagnose, is_hopeless, last_words
 
 Words = list[tuple[str, str]]
 
@@ -269,3 +269,8 @@ def test_apptainer_s_complaint_is_not_the_line_that_only_says_that_it_failed():
 def test_last_words_are_those_that_say_something():
     assert last_words("first\nlast word\n+----+\n\n") == "last word"
     assert last_words("") == "it printed nothing"
+
+
+def test_a_server_without_the_response_cache_that_it_was_asked_for_is_not_waited_for():
+    said = "Invalid argument: unable to find 'libtritoncache_local.so' for cache. Searched: /caches"
+    assert is_hopeless(said, for_all=True)
