@@ -38,7 +38,7 @@ HTTP_SIZE = Behaviour(
     (2, 59),
     "JSON, and what is decompressed, may have 64 MiB over HTTP",
     "nothing: 100,000 hits as JSON take less than 10 MB",
-    "server, flag http-max-input-size",
+    "server, flag http-max-input-size; seen on 2.73.0dev",
 )
 NO_ACTIVATE = Behaviour(
     "25.08",
@@ -52,7 +52,7 @@ DEAD_STUB = Behaviour(
     (2, 64),
     "a dead model process makes its model unready; from 26.04 on the server, too",
     "nothing: no release replaces it, so the supervisor does, and finds it by its process",
-    "python_backend; seen on 26.07",
+    "python_backend; seen on 26.07 and 2.73.0dev",
 )
 HISTOGRAMS = Behaviour(
     "26.01",
@@ -66,21 +66,22 @@ EXACT_SIZES = Behaviour(
     (2, 67),
     "shapes with negative sizes, or of more elements than 64 bits count, are refused",
     "the guard in the kit's models is off; the one in the environment stays, and has nothing to do",
-    "common, pull request 150; core, 475; seen on 26.07",
+    "common, pull request 150; core, 475; seen on 26.07 and 2.73.0dev",
 )
 IS_READY = Behaviour(
     "26.03",
     (2, 67),
-    "a model may have a method `is_ready`, which readiness asks",
+    "a model may have a method `is_ready`, which its readiness asks; from 26.04 on the server's, "
+    "too",
     "nothing: ready means that an event has had the right answer, which is too dear for a probe",
-    "python_backend, src/python_be.cc",
+    "python_backend, src/python_be.cc; seen on 2.73.0dev",
 )
 CLIENT_SHM = Behaviour(
     "26.04",
     (2, 68),
     "clients' shared memory needs the flag `allow-client-shm`",
     "`--shared-memory` sets it where the server lists the flag",
-    "server, src/command_line_parser.cc; seen on 26.07",
+    "server, src/command_line_parser.cc; seen on 26.07 and 2.73.0dev",
 )
 CRAFTED_HTTP = Behaviour(
     "26.05",
