@@ -22,6 +22,7 @@ _OWN = "org.numlkit"
 FLAVOUR_LABEL = f"{_OWN}.flavour"
 TRITON_LABEL = f"{_OWN}.triton.release"
 SERVER_LABEL = f"{_OWN}.triton.server"
+TRITON_DIGEST_LABEL = f"{_OWN}.triton.digest"
 PYTHON_LABEL = f"{_OWN}.python"
 ENVIRONMENT_LABEL = f"{_OWN}.environment.digest"
 SERVING_LABEL = f"{_OWN}.serving.digest"
@@ -93,6 +94,7 @@ def labels(source: Source, environment: Environment, triton: TritonRelease) -> d
         FLAVOUR_LABEL: environment.flavour,
         TRITON_LABEL: triton.release,
         SERVER_LABEL: triton.server,
+        TRITON_DIGEST_LABEL: triton.digest,
         PYTHON_LABEL: environment.interpreter.short_version,
         ENVIRONMENT_LABEL: environment.digest,
         SERVING_LABEL: serving_digest(ENVIRONMENT_SOURCE),

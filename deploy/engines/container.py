@@ -15,6 +15,7 @@ from deploy.artefacts.labels import (
     PYTHON_LABEL,
     SERVER_LABEL,
     SERVING_LABEL,
+    TRITON_DIGEST_LABEL,
     TRITON_LABEL,
 )
 from deploy.deployment.deployment import Ports, Tls
@@ -115,6 +116,12 @@ def image_in_use(
             needs = f"this deployment needs {' or '.join(wanted)}"
             cause = f"{name} was built for {what} {labels.get(label)}; {needs}"
             raise LaunchError(cause, f"numlkit build --flavour {flavours[0]}, or another --image")
+    # A site may build the same release with a fault mended.
+    there = labels.get(TRITON_DIGEST_LABEL)
+    if not named and there and release.digest and there != release.digest:
+        asked = deployment.triton
+        cause = f"{name} has a Triton {release.release} that was made of other files than {asked}"
+        raise LaunchError(cause, f"numlkit build --triton {asked}, or another --image")
     return ImageInUse(name, digest, labels)
 
 

@@ -1,6 +1,7 @@
 """What engines and hosts say of themselves; tests/containers asks the engines."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,16 +10,23 @@ from unittest.mock import Mock
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
+from deploy.artefacts.labels import (
+    ENVIRONMENT_LABEL,
+    FLAVOUR_LABEL,
+    TRITON_DIGEST_LABEL,
+    TRITON_LABEL,
+)
 from deploy.checks.host import gpu_findings
 from deploy.deployment.deployment import Deployment
 from deploy.engines import apptainer
 from deploy.engines.apptainer import ApptainerEngine, labels_of, obstacles
+from deploy.engines.container import image_in_use
 from deploy.engines.docker import DockerEngine, docker_in_words
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import GpuError, LaunchError
 from deploy.host.finding import Finding
 from deploy.host.gpu import BrokenGpu, Gpu, GpuStack
+from deploy.triton.release import RELEASES
 
 VERSION = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
 INFO = {"Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "CgroupVersion": "2"}
@@ -174,6 +182,22 @@ def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch):
     with pytest.raises(LaunchError, match=r"has no image numl\.sif$") as e:
         DockerEngine(Resolved(Deployment(image="numl.sif"))).image  # noqa: B018
     assert e.value.remedy == "--engine apptainer, which starts .sif files"
+
+
+def test_an_image_with_another_build_of_the_same_triton_is_not_taken_for_the_one_named(
+    monkeypatch,
+):
+    labels = {ENVIRONMENT_LABEL: "e", FLAVOUR_LABEL: "serving", TRITON_LABEL: "2.73.0"}
+    mended = replace(RELEASES["24.10"], release="2.73.0", digest="sha256:mended")
+    monkeypatch.setattr(Resolved, "release", mended)
+    named = Resolved(Deployment(triton="/opt/patched"))
+    for known in ({}, {TRITON_DIGEST_LABEL: "sha256:mended"}):  # older kits labelled none
+        assert image_in_use("numl", "sha256:1", labels | known, named).digest == "sha256:1"
+    with pytest.raises(LaunchError) as e:
+        image_in_use("numl", "sha256:1", labels | {TRITON_DIGEST_LABEL: "sha256:old"}, named)
+    other = "made of other files than /opt/patched"
+    assert e.value.cause == f"numl has a Triton 2.73.0 that was {other}"
+    assert e.value.remedy == "numlkit build --triton /opt/patched, or another --image"
 
 
 SERVING, CPU = (f"numlkit/numl:24.10-{flavour}" for flavour in ("serving", "cpu"))
