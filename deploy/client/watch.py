@@ -27,12 +27,6 @@ class Target:
     identity: str | None = None
 
 
-class _Watched(Watched):
-    def forget(self, server: str) -> None:
-        with self._lock:
-            self._servers.pop(server, None)
-
-
 @dataclass(eq=False)
 class Watch:
     """Checks servers every ``interval`` seconds until stopped; reports changes of state.
@@ -46,7 +40,7 @@ class Watch:
     timeout: float
     repeat: int
     say: Say
-    watched: _Watched = field(default_factory=_Watched, init=False)
+    watched: Watched = field(default_factory=Watched, init=False)
     _now: Target = field(init=False)
     _wrong: str = field(default="", init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)

@@ -79,6 +79,11 @@ class Watched:
             self._servers[server] = _Server(ready, now, expires, models)
         return changed
 
+    def forget(self, server: str) -> None:
+        """Forget a server that is not watched any more."""
+        with self._lock:
+            self._servers.pop(server, None)
+
     def forget_models(self) -> None:
         """Forget all models, of which nothing is known any more."""
         with self._lock:

@@ -36,6 +36,8 @@ def test_a_model_that_is_gone_is_no_longer_exported_and_begins_afresh():
     assert "model=" not in watched.metrics()
     assert 'numl_smoke_server_ready{server="s"} 1' in watched.metrics()
     assert watched.record("s", {"b": ("right", 0.1)}, ready=True, now=3.0) == {"b": "right"}
+    watched.forget("s")
+    assert 'server="s"' not in watched.metrics()
 
 
 def test_threads_record_while_others_read():
