@@ -29,7 +29,7 @@ def test_a_full_disk_is_told_and_no_file_is_left(program, tmp_path, kilobytes):
     # SIGXFSZ is ignored so that a write fails, as on a full disk.
     limited = ["bash", "-c", """trap '' XFSZ; ulimit -f "$0"; exec "$@" """, str(kilobytes)]
     with scripted() as server:
-        words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "20"]
+        words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "60"]
         done = subprocess.run(
             [*limited, *words, "--out", tmp_path / "out.h5", EVENTS],
             capture_output=True,

@@ -60,9 +60,7 @@ class Run {
   // Returns false if events were not answered.
   bool all() {
     const auto started = Clock::now();
-    for (std::size_t i = 0; i < arguments_.repeat; ++i) {
-      for (const std::string& path : arguments_.files) file(path);
-    }
+    for (const std::string& path : arguments_.files) file(path);
     while (!sent_.empty()) take();
     const std::chrono::duration<double> took = Clock::now() - started;
     // An earlier file is not replaced by one in which nothing is answered.
@@ -80,17 +78,25 @@ class Run {
       return fail(error.what());
     }
     for (std::size_t i = 0; i < events->ids().size(); ++i) {
+      const EventId id = events->ids()[i];
+      Event event;
       try {
-        Event event = events->read(i);
-        auto labels = client_.submit(event);
-        sent_.push_back({events->ids()[i], std::move(event), std::move(labels)});
+        event = events->read(i);
       } catch (const FileError& error) {
-        fail("event " + written(events->ids()[i]) + ": " + error.what());
-      } catch (const Error& error) {
-        fail(path + ": event " + written(events->ids()[i]) + ": " + error.what());
+        fail("event " + written(id) + ": " + error.what());
+        continue;
       }
-      while (sent_.size() >= 2 * arguments_.options.in_flight) take();
+      for (std::size_t n = 0; n < arguments_.repeat; ++n) send(path, id, event);
     }
+  }
+
+  void send(const std::string& path, const EventId& id, const Event& event) {
+    try {
+      sent_.push_back({id, event, client_.submit(event)});
+    } catch (const Error& error) {
+      fail(path + ": event " + written(id) + ": " + error.what());
+    }
+    while (sent_.size() >= 2 * arguments_.options.in_flight) take();
   }
 
   void take() {
