@@ -109,7 +109,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
     files: dict[str, Any] = {} if options.servers is None else tls_files(options)
-    asked = asked_endpoints(options)
+    asked = asked_endpoints(options)  # it also refuses flags that --servers would ignore
     client = Client(
         *(asked if options.servers is None else ()),
         servers=options.servers,

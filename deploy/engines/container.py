@@ -27,6 +27,7 @@ from deploy.engines.site import Runtime
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.lock import PYTHON
 from deploy.environment.serving import serving_digest
+from deploy.host.command_line import quote
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import marks_of
@@ -119,9 +120,9 @@ def image_in_use(
     # A site may build the same release with a fault mended.
     there = labels.get(TRITON_DIGEST_LABEL)
     if not named and there and release.digest and there != release.digest:
-        asked = deployment.triton
-        cause = f"{name} has a Triton {release.release} that was made of other files than {asked}"
-        raise LaunchError(cause, f"numlkit build --triton {asked}, or another --image")
+        asked = str(deployment.triton)
+        cause = f"{name} has a Triton {release.release} that was not made from {asked}"
+        raise LaunchError(cause, f"numlkit build --triton {quote(asked)}, or another --image")
     return ImageInUse(name, digest, labels)
 
 

@@ -74,6 +74,14 @@ def no_event_table(file: h5py.File) -> None:
     del file["event_table"]
 
 
+def _changed(folder: Path, change: Callable[[h5py.File], None]) -> Path:
+    path = folder / "events.h5"
+    shutil.copy(EVENTS, path)
+    with h5py.File(path, "r+") as file:
+        change(file)
+    return path
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -82,10 +90,7 @@ def no_event_table(file: h5py.File) -> None:
     ],
 )
 def test_events_are_those_that_numlkit_reads(label, tmp_path, change):
-    path = tmp_path / "events.h5"
-    shutil.copy(EVENTS, path)
-    with h5py.File(path, "r+") as file:
-        change(file)
+    path = _changed(tmp_path, change)
     with EventFile(path) as events:
         expected = [
             (*e, len(t["hit_table_hit_id"]), len(t["spacepoint_table_spacepoint_id"]))
@@ -130,10 +135,7 @@ def booleans(file: h5py.File) -> None:
     ],
 )
 def test_numbers_of_any_kind_are_sent_as_numlkit_reads_them(label, tmp_path, change):
-    path = tmp_path / "events.h5"
-    shutil.copy(EVENTS, path)
-    with h5py.File(path, "r+") as file:
-        change(file)
+    path = _changed(tmp_path, change)
     with scripted() as server:
         done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--quiet", path)
     assert done.returncode == 0, done.stderr
@@ -196,10 +198,7 @@ def _claiming(rows: int) -> Callable[[h5py.File], None]:
     ],
 )
 def test_a_bad_file_is_refused_in_one_line(label, tmp_path, change, said):
-    path = tmp_path / "events.h5"
-    shutil.copy(EVENTS, path)
-    with h5py.File(path, "r+") as file:
-        change(file)
+    path = _changed(tmp_path, change)
     with pytest.raises(EventFileError):  # the kit refuses it too
         _read_all(path)
     _one_line(label("--list", path), said)

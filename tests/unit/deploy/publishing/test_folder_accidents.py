@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -48,15 +49,19 @@ def prune(root: Path, *, dry_run: bool = False) -> None:
     FolderPlace(root).prune((), Signing(), QUIET, dry_run=dry_run)
 
 
+def _with_three(publish: Callable[[Path, str], object], root: Path) -> Path:
+    root.mkdir()
+    for content in "abc":
+        publish(root, content)
+    return root
+
+
 def test_a_rollback_that_is_killed_between_statement_and_link_is_finished_by_the_next(
     publish, tmp_path
 ):
     interrupted = 0
     for step in range(MANY):
-        root = tmp_path / f"place-{step}"
-        root.mkdir()
-        for content in "abc":
-            publish(root, content)
+        root = _with_three(publish, tmp_path / f"place-{step}")
         killed = killed_at(step, root, lambda: rollback(root))  # noqa: B023
         if FolderPlace(root).listing(Look()).problems:
             interrupted += 1
@@ -78,10 +83,7 @@ def test_a_prune_that_is_killed_is_repeated_and_leaves_no_file_of_what_it_remove
     publish, tmp_path
 ):
     for step in range(MANY):
-        root = tmp_path / f"place-{step}"
-        root.mkdir()
-        for content in "abc":
-            publish(root, content)
+        root = _with_three(publish, tmp_path / f"place-{step}")
         killed = killed_at(step, root, lambda: prune(root))  # noqa: B023
         prune(root)
         left = {path.parent.name for path in root.rglob("*") if path.is_file()}
