@@ -210,7 +210,8 @@ def _server(given: str) -> list[str]:
 
 def _summary(found: Progress, into: Path, console: Console) -> int:
     for failure in found.left[:_SHOWN_FAILURES]:
-        console.line(f"left: {failure.source}: {failure.reason}")
+        reason = failure.reason.removeprefix(f"{failure.source}: ")
+        console.line(f"left: {failure.source}: {reason}")
     console.line(
         f"{found.done:,} of {counted(found.files, 'file')} done in {into}, "
         f"{found.skipped:,} of them before; {counted(found.events, 'event')}, "
