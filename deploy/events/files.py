@@ -30,7 +30,7 @@ _SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift
 _ALSO_WIDE = {"nu_vtx_corr": tuple(f"nu_vtx_corr_{axis}" for axis in "xyz")}
 # Rows between an event's scattered rows that are read rather than skipped.
 _GAP_ROWS = 1 << 20
-_INT32 = np.iinfo(np.int32)
+_LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,8 +108,9 @@ class EventFile:
         columns: dict[str, type[np.generic]] = {}
         for tensor, datatype in self._inputs.items():
             column = tensor.removeprefix(f"{name}_")
-            there = table is None or table.own(column) in table.columns
-            if column != tensor and (there or tensor not in self._optional):
+            if column == tensor:
+                continue  # another table's
+            if tensor not in self._optional or table is None or table.own(column) in table.columns:
                 columns[column] = kind_of(datatype)
         return columns
 
@@ -237,10 +238,12 @@ def convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArra
     """Return a column as float32 or int32; EventFileError where that would change a number."""
     if values.size == 0:
         return np.empty(0, dtype=dtype)
+    if values.dtype == dtype:
+        return values
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype is np.float32:
             return values.astype(np.float32, copy=False)
-        bad = (values < _INT32.min) | (values > _INT32.max)
+        bad = (values < _LEAST) | (values > _MOST)
         if values.dtype.kind == "f":
             bad |= ~np.isfinite(values) | (values != np.floor(values))
     if bad.any():

@@ -133,23 +133,24 @@ class _Datasets(Mapping[str, Column]):
 
     def __init__(self, group: h5py.Group, where: str, wide: Wide) -> None:
         self._group, self._where, self._wide = group, where, wide
-        self._names = [name for name in group if not name.startswith("event_id.seq")]
         self._found: dict[str, Column | None] = {}
         self._opened: set[str] = set()
 
     def __getitem__(self, name: str) -> Column:
         if name not in self._found:
-            self._open(name)
             for wide, parts in self._wide.items():
                 if name in parts:
                     self._open(wide)
+            if name not in self._found:
+                self._open(name)
         if (column := self._found.setdefault(name, None)) is None:
             raise KeyError(name)
         return column
 
     def __iter__(self) -> Iterator[str]:
-        for name in self._names:
-            self._open(name)
+        for name in self._group:
+            if not name.startswith("event_id.seq"):
+                self._open(name)
         return iter([name for name, column in self._found.items() if column is not None])
 
     def __len__(self) -> int:
@@ -157,7 +158,7 @@ class _Datasets(Mapping[str, Column]):
 
     def _open(self, name: str) -> None:
         """Add the columns of a dataset, if it is there and of the shape of a column."""
-        if name in self._opened or name not in self._names:
+        if name in self._opened:
             return
         self._opened.add(name)
         node, parts = _node(self._group, name), self._wide.get(name, ())
@@ -184,7 +185,7 @@ def _node(group: h5py.Group, name: str) -> h5py.Dataset | h5py.Group | None:
     except KeyError:
         return None  # not there, or a link that leads nowhere
     if isinstance(node, h5d.DatasetID):
-        dataset = h5py.Dataset(node)
+        dataset = h5py.Dataset(node, readonly=True)  # or it asks HDF5 for its shape each time
         if dataset.shape is None:
             return None  # it has no rows, not even none
         _check_claim(dataset)
