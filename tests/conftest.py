@@ -51,6 +51,14 @@ def real_data():
 
 
 @pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder whose ``cache`` and ``state`` are the user's for this test."""
+    for use in ("cache", "state"):
+        monkeypatch.setenv(f"XDG_{use.upper()}_HOME", str(tmp_path / use))
+    return tmp_path
+
+
+@pytest.fixture
 def demo(kit):
     """A deployment of all models with the demo weights, for tests that leave it healthy."""
     return kit.demo  # kept there: a session may have the kits of two suites

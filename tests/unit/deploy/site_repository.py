@@ -1,9 +1,11 @@
-"""Model repositories of a site, and packed environments that only look like some, for tests."""
+"""Model repositories of a site, and environments that only look like some, for tests."""
 
 import io
 import tarfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from tests.programs import write_program
 
 CONFIG = """\
 backend: "python"
@@ -50,3 +52,11 @@ def write_archive(
             member.size = len(text)
             tar.addfile(member, io.BytesIO(text.encode()))
     return path
+
+
+def write_environment(folder: Path, answer: str = "", status: int = 0) -> Path:
+    """Write an environment whose Python prints an answer, with its own prefix for ``%s``."""
+    answering = f"echo run >>'{folder}/runs'\nprintf '{answer}' '{folder}'\nexit {status}"
+    write_program(folder / "bin" / "python", answering)
+    (folder / "bin" / "activate").write_text(f'PATH="{folder}/bin:$PATH"\n')
+    return folder

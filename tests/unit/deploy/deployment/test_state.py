@@ -1,6 +1,5 @@
 import os
 import platform
-import subprocess
 import sys
 import threading
 from contextlib import suppress
@@ -19,6 +18,7 @@ from deploy.deployment.state import (
     host_port,
 )
 from deploy.host.errors import DeploymentError, NotRunningError
+from tests.programs import running
 
 
 def make_state(name: str, **changes: object) -> DeploymentState:
@@ -37,13 +37,7 @@ def make_state(name: str, **changes: object) -> DeploymentState:
     return DeploymentState.model_validate({**values, **changes})
 
 
-@pytest.fixture
-def folders(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path
-
-
-def test_a_launch_that_makes_nothing_leaves_no_folder(folders):
+def test_a_launch_leaves_the_state_that_it_has_written_and_else_no_folder(home):
     folder = DeploymentFolder("a")
     with suppress(ZeroDivisionError), folder.taking_turns():
         assert folder.path.exists()
@@ -51,10 +45,10 @@ def test_a_launch_that_makes_nothing_leaves_no_folder(folders):
     assert not folder.path.exists()
     with folder.taking_turns():
         folder.write_state(make_state("a"))
-    assert folder.state() == make_state("a")
+    assert DeploymentFolder("a").state() == make_state("a")
 
 
-def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stays(folders):
+def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stays(home):
     """Each adds up what it finds, which no two do at once."""
     inside, most = [], []
 
@@ -74,42 +68,30 @@ def test_two_that_start_the_same_deployment_take_turns_though_nothing_of_it_stay
     assert not DeploymentFolder("a").path.exists()
 
 
-def test_a_state_reads_back_as_it_was_written(folders):
-    folder = DeploymentFolder("a")
-    folder.write_state(make_state("a"))
-    assert DeploymentFolder("a").state() == make_state("a")
-
-
 @pytest.mark.parametrize("content", ["", "{}", "not json", '{"name": "a"}'])
-def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(folders, content):
-    folder = DeploymentFolder("a")
-    folder.path.mkdir(parents=True)
-    folder.state_file.write_text(content)
-    with pytest.raises(DeploymentError, match=r"state\.json: not a state file"):
-        folder.state()
-    assert default_endpoint("http") is None
-
-
-def test_the_command_beside_an_unreadable_state_file_can_be_pasted(tmp_path, monkeypatch):
+def test_a_state_file_that_cannot_be_read_is_named_not_taken_for_none(
+    tmp_path, monkeypatch, content
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "my state"))
     folder = DeploymentFolder("a")
     folder.path.mkdir(parents=True)
-    folder.state_file.write_text("{}")
-    with pytest.raises(DeploymentError) as caught:
+    folder.state_file.write_text(content)
+    with pytest.raises(DeploymentError, match=r"state\.json: not a state file") as caught:
         folder.state()
     assert caught.value.remedy == (
         f"stop what runs there (pgrep -af '{folder.path}'), then remove the file"
     )
+    assert default_endpoint("http") is None
 
 
-def test_a_deployment_of_another_host_is_left_to_that_host(folders):
+def test_a_deployment_of_another_host_is_left_to_that_host(home):
     DeploymentFolder("a").write_state(make_state("a", node="elsewhere"))
     with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):
         DeploymentFolder("a").require_state()
     assert default_endpoint("http") is None
 
 
-def test_a_missing_deployment_is_answered_with_those_that_are_there(folders):
+def test_a_missing_deployment_is_answered_with_those_that_are_there(home):
     DeploymentFolder("there").write_state(make_state("there"))
     with pytest.raises(NotRunningError) as caught:
         DeploymentFolder("gone").require_state()
@@ -117,30 +99,25 @@ def test_a_missing_deployment_is_answered_with_those_that_are_there(folders):
 
 
 def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive():
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    identity = ProcessId.of(process.pid)
-    assert identity.process() == psutil.Process(process.pid)
-    assert identity.model_copy(update={"started": identity.started - 1}).process() is None
-    process.kill()
-    # A zombie until it is waited for: dead all the same.
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert identity.process() is None
-    process.wait()
+    with running("cat") as process:
+        identity = ProcessId.of(process.pid)
+        assert identity.process() == psutil.Process(process.pid)
+        assert identity.model_copy(update={"started": identity.started - 1}).process() is None
+        process.kill()
+        # A zombie until it is waited for: dead all the same.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert identity.process() is None
     assert identity.process() is None
 
 
 def test_a_process_whose_name_is_no_text_is_known():
     script = r"import ctypes; ctypes.CDLL(None).prctl(15, b'\xff) (', 0, 0, 0); print(); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
+    with running(sys.executable, "-c", script) as process:
         process.stdout.readline()
         assert ProcessId.of(process.pid).is_running()
-        process.kill()
 
 
-def test_the_default_endpoint_is_that_of_the_only_running_deployment(folders):
+def test_the_default_endpoint_is_that_of_the_only_running_deployment(home):
     assert default_endpoint("http") is None
     DeploymentFolder("a").write_state(make_state("a"))
     assert default_endpoint("grpc") == "grpc://127.0.0.1:8001"

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
-from deploy.engines.site import Runtime
+from deploy.engines.site import Runtime, stage_site_model
 from deploy.triton.release import find_release
+from deploy.triton.stage import StagedModel
 
 IN_CONTAINER = Runtime(
     environment=Path("/opt/numl/env"),
@@ -18,6 +19,11 @@ IN_CONTAINER = Runtime(
     in_container=True,
 )
 FITTING = replace(IN_CONTAINER, server_python="3.10")
+LABELS = {
+    "org.numlkit.environment.digest": "abc",
+    "org.numlkit.flavour": "cpu",
+    "org.numlkit.triton.release": "24.10",
+}
 ENSEMBLE = """\
 platform: "ensemble"
 input { name: "x" data_type: TYPE_FP32 dims: -1 }
@@ -30,3 +36,13 @@ ensemble_scheduling {
 
 def resolve(repository: Path, *models: str) -> Resolved:
     return Resolved(Deployment(models_dir=repository, models=models))
+
+
+def staged(repository: Path, runtime: Runtime = IN_CONTAINER) -> StagedModel:
+    """Return what is staged of model m; what was read of it stays as it was."""
+    resolved = resolve(repository, "m")
+    (model,) = resolved.site
+    before = str(model.config)
+    found = stage_site_model(resolved, model, runtime)
+    assert str(model.config) == before
+    return found

@@ -1,9 +1,7 @@
 """What of a site's repository an image can have, and what is said of the rest."""
 
 import hashlib
-import io
 import json
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,18 @@ from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import KitError, LaunchError
 from deploy.triton.release import find_release
+from tests.programs import write_program
 from tests.unit.deploy.engines.test_named_environments import NAMED, write_lock
-from tests.unit.deploy.site_repository import CONFIG, environment_parameter, write_model
+from tests.unit.deploy.site_repository import (
+    CONFIG,
+    environment_parameter,
+    write_archive,
+    write_model,
+)
 
 
 @pytest.fixture
-def repository(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def repository(tmp_path):
     write_lock(tmp_path / "envs" / "vision", "numpy==1.26.4")
     return tmp_path / "My models"
 
@@ -93,7 +96,6 @@ def test_a_stock_image_finds_the_packed_environment_beside_the_models(repository
 
 # Stands for Apptainer: a .sif is the tar of the models in it, with its labels.
 APPTAINER = """\
-#!/bin/sh
 case "$*" in
 exec*) exec cat "$4" ;;
 *inspect*) for sif; do :; done; exec tar -xOf "$sif" labels.json ;;
@@ -112,15 +114,10 @@ class Sif:
         labels = {ENVIRONMENT_LABEL: "x", FLAVOUR_LABEL: "cpu", TRITON_LABEL: "24.10"}
         labels[MODELS_LABEL] = labelled
         said = {"data": {"attributes": {"labels": labels}}, "type": "container"}
-        with tarfile.open(self.path, "w") as tar:
-            for name, text in {
-                "labels.json": json.dumps(said),
-                **{f"{model}/config.pbtxt": CONFIG for model in models.split(",")},
-                **{f"{model}/1/model.py": code for model in models.split(",")},
-            }.items():
-                member = tarfile.TarInfo(name)
-                member.size = len(text)
-                tar.addfile(member, io.BytesIO(text.encode()))
+        files = {"labels.json": json.dumps(said)}
+        for model in models.split(","):
+            files |= {f"{model}/config.pbtxt": CONFIG, f"{model}/1/model.py": code}
+        write_archive(self.path, (), kind="", more=files)
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
     def engine(self) -> ApptainerEngine:
@@ -132,19 +129,13 @@ class Sif:
 
 @pytest.fixture
 def sif(tmp_path, monkeypatch):
-    program = tmp_path / "bin" / "apptainer"
-    program.parent.mkdir()
-    program.write_text(APPTAINER)
-    program.chmod(0o755)
+    program = write_program(tmp_path / "bin" / "apptainer", APPTAINER)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
-    for use in ("CACHE", "STATE"):
-        monkeypatch.setenv(f"XDG_{use}_HOME", str(tmp_path / use))
     return Sif(tmp_path / "numl.sif")
 
 
 def served(engine: Engine) -> str:
     repository = with_models_of_image(engine).deployment.models_dir
-    assert repository is not None
     assert sorted(path.name for path in repository.parent.iterdir()) == ["models"]
     return (repository / "own" / "1" / "model.py").read_text()
 

@@ -42,10 +42,11 @@ def test_an_end_is_told_as_the_engine_has_it_once_it_has_noticed(monkeypatch, st
     assert server._ended() == said
 
 
-class Log(io.BytesIO):
-    """A log on a disk that may be full."""
+LOST = b"lost\n"
 
-    full = False
+
+class Log(io.BytesIO):
+    """A log on a disk that has no room for one line."""
 
     def open(self, *_: object, **_options: object) -> "Log":
         return self
@@ -54,28 +55,34 @@ class Log(io.BytesIO):
         """Keep what was written."""
 
     def write(self, chunk: Any) -> int:
-        if self.full:
+        if chunk == LOST:
             raise OSError(errno.ENOSPC, "No space left on device")
         return super().write(chunk)
 
 
 @pytest.fixture
-def followed(monkeypatch):
-    """A living server of which the test gives what the engine returns for each request."""
+def log(monkeypatch):
     monkeypatch.setattr("deploy.engines.docker_server._AGAIN_S", 0.01)
+    return Log()
+
+
+def followed(log: Log, *streams: list[bytes] | DockerException) -> list[float | None]:
+    """Follow a living server's log, stream after stream; return since when each was asked for."""
     server: Any = object.__new__(ContainerServer)
-    server.identity, log = ProcessId.of(os.getpid()), Log()
-    server._plan = SimpleNamespace(log=log)
-    return server, log
-
-
-def _said(server: Any, *streams: Any) -> list[float | None]:
-    """Follow a server's log, stream after stream; return since when each was asked for."""
+    server.identity, server._plan = ProcessId.of(os.getpid()), SimpleNamespace(log=log)
     left, asked = list(streams), list[float | None]()
+
+    def lines(stream: list[bytes]) -> Iterator[bytes]:
+        yield from stream
+        if not left:
+            server.identity = None
 
     def logs(*, since: float | None = None, **_: object) -> Iterator[bytes]:
         asked.append(since)
-        return left.pop(0)()
+        stream = left.pop(0)
+        if isinstance(stream, DockerException):
+            raise stream
+        return lines(stream)
 
     server._container = SimpleNamespace(logs=logs)
     follower = threading.Thread(target=server._follow, daemon=True)
@@ -85,35 +92,14 @@ def _said(server: Any, *streams: Any) -> list[float | None]:
     return asked
 
 
-def test_the_log_is_followed_again_after_a_full_disk(followed):
-    server, log = followed
-
-    def stream() -> Iterator[bytes]:
-        yield b"one\n"
-        log.full = True
-        yield b"lost\n"
-        log.full = False
-        yield b"three\n"
-        server.identity = None
-
-    assert _said(server, stream) == [None]
+def test_the_log_is_followed_again_after_a_full_disk(log):
+    assert followed(log, [b"one\n", LOST, b"three\n"]) == [None]
     assert log.getvalue() == b"one\nthree\n"
 
 
-def test_a_log_whose_engine_was_restarted_is_followed_from_where_it_ended(followed):
-    server, log = followed
-
-    def first() -> Iterator[bytes]:
-        yield b"one\n"
-
-    def away() -> Iterator[bytes]:
-        raise DockerException("Error while fetching server API version")
-
-    def second() -> Iterator[bytes]:
-        yield b"two\n"
-        server.identity = None
-
-    asked = _said(server, first, away, second)
+def test_a_log_whose_engine_was_restarted_is_followed_from_where_it_ended(log):
+    away = DockerException("Error while fetching server API version")
+    asked = followed(log, [b"one\n"], away, [b"two\n"])
     assert asked[0] is None
     assert asked[1] == asked[2] is not None
     assert log.getvalue() == b"one\ntwo\n"

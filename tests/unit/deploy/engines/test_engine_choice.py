@@ -11,6 +11,9 @@ from deploy.engines import choose
 from deploy.engines.choose import choose_engine, engine_to_prepare
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError, LaunchError, RepositoryError
+from tests.programs import write_program
+
+SHARED = "shared_memory needs engine local, or docker for clients in containers"
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +39,11 @@ def test_apptainer_is_taken_where_its_sif_is_there(tmp_path):
         '{"data": {"attributes": {"labels": {"org.numlkit.environment.digest": "abc",'
         ' "org.numlkit.flavour": "cpu", "org.numlkit.triton.release": "24.10"}}}}'
     )
-    apptainer, sif = tmp_path / "apptainer", tmp_path / "numl.sif"
-    apptainer.write_text(f"#!/bin/sh\necho '{labels}'\n")
-    apptainer.chmod(0o755)
+    write_program(tmp_path / "apptainer", f"echo '{labels}'")
+    sif = tmp_path / "numl.sif"
     sif.touch()
     engine, reason = choose_engine(Resolved(Deployment(image=str(sif))))
     assert engine.name == "apptainer"
-    assert reason is not None
     assert reason.startswith("its .sif is here; docker: no Docker engine answers at ")
 
 
@@ -102,29 +103,23 @@ def test_what_is_asked_for_is_taken_without_a_word(name):
 
 
 @pytest.mark.parametrize(
-    ("settings", "cause"),
+    ("engine", "settings", "cause"),
     [
-        ({"env": "packed"}, "env packed needs engine docker or apptainer"),
-        ({"image": "x"}, "an image needs engine docker or apptainer"),
+        ("local", {"env": "packed"}, "env packed needs engine docker or apptainer"),
+        ("local", {"image": "x"}, "an image needs engine docker or apptainer"),
+        ("apptainer", {"shared_memory": True}, f"{SHARED}: a container has its own /dev/shm"),
     ],
+    ids=["packed without a container", "image without a container", "memory in a container"],
 )
-def test_what_only_a_container_has_is_refused_without_one(settings, cause):
-    resolved = Resolved(Deployment.model_validate({"engine": "local", **settings}))
+def test_what_the_engine_that_is_asked_for_cannot_do_is_refused(engine, settings, cause):
+    resolved = Resolved(Deployment.model_validate({"engine": engine, **settings}))
     for choose_one in (choose_engine, engine_to_prepare):
         with pytest.raises(DeploymentError) as caught:
             choose_one(resolved)
         assert caught.value.cause == cause
 
 
-def test_shared_memory_that_no_client_could_reach_is_refused():
-    resolved = Resolved(Deployment(engine="apptainer", shared_memory=True))
-    with pytest.raises(DeploymentError) as caught:
-        choose_engine(resolved)
-    assert caught.value.cause == (
-        "shared_memory needs engine local, or docker for clients in containers: "
-        "a container has its own /dev/shm"
-    )
-
-
 def test_auto_takes_no_container_where_shared_memory_is_asked_for():
-    assert choose_engine(Resolved(Deployment(shared_memory=True)))[0].name == "local"
+    engine, reason = choose_engine(Resolved(Deployment(shared_memory=True)))
+    assert engine.name == "local"
+    assert [f"{name}: {SHARED}" in str(reason) for name in ("docker", "apptainer")] == [True] * 2

@@ -27,6 +27,7 @@ from deploy.host.errors import GpuError, LaunchError
 from deploy.host.finding import Finding
 from deploy.host.gpu import BrokenGpu, Gpu, GpuStack
 from deploy.triton.release import RELEASES
+from tests.programs import write_program
 
 VERSION = {"Version": "20.10.24", "ApiVersion": "1.41", "Components": [{"Name": "Engine"}]}
 INFO = {"Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "CgroupVersion": "2"}
@@ -76,8 +77,8 @@ def test_an_engine_without_a_runtime_for_gpus_that_are_wanted_is_a_warning():
 
 def test_what_keeps_an_ordinary_user_from_a_sif_is_named(tmp_path, monkeypatch):
     fuse = tmp_path / "fuse"
-    for name, value in (("user/max_user_namespaces", "0"), ("kernel/unprivileged_userns_clone",
-                                                            "1")):  # fmt: skip
+    settings = {"user/max_user_namespaces": 0, "kernel/unprivileged_userns_clone": 1}
+    for name, value in settings.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(f"{value}\n")
     monkeypatch.setattr(apptainer, "_PROC_SYS", tmp_path)
@@ -97,12 +98,10 @@ def test_what_keeps_an_ordinary_user_from_a_sif_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("root", "setuid"), [(False, False), (True, False), (False, True)])
 def test_it_keeps_neither_root_nor_a_setuid_apptainer_from_it(root, setuid, tmp_path, monkeypatch):
     """A script stands for Apptainer."""
-    program = tmp_path / "usr" / "bin" / "apptainer"
-    starter = tmp_path / "usr" / "libexec" / "apptainer" / "bin" / "starter-suid"
-    for path in (program, starter):
-        path.parent.mkdir(parents=True)
-        path.write_text("#!/bin/sh\necho apptainer version 1.4.5\n")
-    program.chmod(0o755)
+    program, starter = (
+        write_program(tmp_path / "usr" / path, "echo apptainer version 1.4.5")
+        for path in ("bin/apptainer", "libexec/apptainer/bin/starter-suid")
+    )
     starter.chmod(0o4755 if setuid else 0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(os, "geteuid", lambda: 0 if root else 1000)
@@ -136,15 +135,14 @@ def test_an_engine_that_does_not_answer_is_named(monkeypatch):
 @pytest.mark.parametrize(("script", "cause"), [
     ("echo 'FATAL:   no idea' >&2; exit 255", "{sif}: apptainer cannot read it: no idea"),
     ("exit 0", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
-    ("echo '{{}}'", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
+    ("echo '{}'", "{sif}: apptainer cannot read it: unexpected output from apptainer inspect"),
     (None, "{sif}: apptainer cannot read it: No such file or directory"),
 ])  # fmt: skip
 def test_a_failed_inspection_is_never_taken_for_an_answer(script, cause, tmp_path, monkeypatch):
     """A script stands for Apptainer."""
     monkeypatch.setenv("PATH", str(tmp_path))
     if script is not None:
-        (tmp_path / "apptainer").write_text(f"#!/bin/sh\n{script.format()}\n")
-        (tmp_path / "apptainer").chmod(0o755)
+        write_program(tmp_path / "apptainer", script)
     sif = tmp_path / "numl.sif"
     with pytest.raises(LaunchError) as caught:
         labels_of(sif)
@@ -155,25 +153,31 @@ GPU = Gpu(0, "GPU-1", "NVIDIA A100", (8, 0), None)
 BROKEN = BrokenGpu(1, "GPU 1 cannot be used", "restart the host")
 
 
-def test_gpus_are_named_and_broken_ones_are_warnings(monkeypatch):
+NONE = GpuError("no NVIDIA driver here", "install it")
+
+
+@pytest.mark.parametrize(
+    ("found", "flavour", "findings"),
+    [
+        (
+            GpuStack("580.65.06", (GPU,), (BROKEN,)),
+            "cpu",
+            [
+                Finding("ok", "GPU", "NVIDIA driver 580.65.06: GPU 0 (NVIDIA A100)"),
+                Finding("warning", "GPU", "GPU 1 cannot be used", "restart the host"),
+            ],
+        ),
+        (NONE, "cpu", [Finding("ok", "GPU", "no NVIDIA driver here; no GPU is requested")]),
+        (NONE, "gpu", [Finding("problem", "GPU", "no NVIDIA driver here", "install it")]),
+    ],
+    ids=["one is broken", "none is there nor wanted", "none is there, and one is wanted"],
+)
+def test_gpus_are_named_and_a_problem_only_where_they_are_wanted(
+    monkeypatch, found, flavour, findings
+):
     """GPUs as NVIDIA's driver would tell of them; there are none here."""
-    stack = GpuStack("580.65.06", (GPU,), (BROKEN,))
-    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: stack)
-    assert list(gpu_findings(Resolved(Deployment()))) == [
-        Finding("ok", "GPU", "NVIDIA driver 580.65.06: GPU 0 (NVIDIA A100)"),
-        Finding("warning", "GPU", "GPU 1 cannot be used", "restart the host"),
-    ]
-
-
-def test_no_gpu_is_a_problem_only_for_a_deployment_that_wants_one(monkeypatch):
-    none = GpuError("no NVIDIA driver here", "install it")
-    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: none)
-    assert list(gpu_findings(Resolved(Deployment()))) == [
-        Finding("ok", "GPU", "no NVIDIA driver here; no GPU is requested")
-    ]
-    assert list(gpu_findings(Resolved(Deployment(flavour="gpu")))) == [
-        Finding("problem", "GPU", "no NVIDIA driver here", "install it")
-    ]
+    monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: found)
+    assert list(gpu_findings(Resolved(Deployment(flavour=flavour)))) == findings
 
 
 def test_a_sif_given_to_docker_is_for_the_other_engine(monkeypatch):

@@ -15,23 +15,16 @@ from deploy.environment.environment import Environment
 from deploy.environment.interpreter import Interpreter
 from deploy.environment.lock import Lock
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
+from deploy.host.paths import cache_folder
 from deploy.triton.distribution import TritonDistribution
 from numl_formats.repository import DATA_FILES
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+from tests.unit.deploy.site_repository import write_environment
 
 
 def _environment(folder: Path, answer: str = "", status: int = 0) -> Environment:
-    (folder / "bin").mkdir(parents=True)
+    write_environment(folder, answer, status)
     (folder / "lib").mkdir()
-    (folder / "bin" / "activate").write_text(f"PATH={folder}/bin:$PATH\n")
     (folder / "lib" / "libpython3.11.so.1.0").touch()
-    script = f"#!/bin/sh\necho run >>{folder}/runs\ncat <<'END'\n{answer}\nEND\nexit {status}\n"
-    (folder / "bin" / "python").write_text(script)
-    (folder / "bin" / "python").chmod(0o755)
     return Environment(
         name="numl",
         flavour="serving",
@@ -79,7 +72,7 @@ def test_the_server_itself_finds_the_libpython_of_its_stubs():
 
 
 def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path):
-    environment = _environment(tmp_path / "e", json.dumps({"prefix": str(tmp_path / "e")}))
+    environment = _environment(tmp_path / "e", '{"prefix": "%s"}')
     model = _model(tmp_path / "m")
     for _ in range(2):
         check_models_answer(environment, [model], threads=1)
@@ -89,15 +82,21 @@ def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path):
     assert (environment.folder / "runs").read_text() == "run\nrun\n"
 
 
-def test_a_model_that_answers_wrongly_is_named(tmp_path):
-    answer = json.dumps({"model": "m", "ok": False, "error": "wrong answer: x_filter_u"})
-    environment = _environment(tmp_path / "e", answer, status=1)
-    with pytest.raises(RepositoryError, match="model m: wrong answer: x_filter_u"):
+@pytest.mark.parametrize(
+    ("answer", "status", "error", "cause"),
+    [
+        (
+            '{"model": "m", "ok": false, "error": "wrong answer: x_filter_u"}',
+            1,
+            RepositoryError,
+            "model m: wrong answer: x_filter_u",
+        ),
+        ("", 3, EnvironmentSetupError, "does not work"),
+    ],
+    ids=["a wrong answer", "no answer"],
+)
+def test_a_check_that_failed_is_told_and_not_remembered(tmp_path, answer, status, error, cause):
+    environment = _environment(tmp_path / "e", answer, status)
+    with pytest.raises(error, match=cause):
         check_models_answer(environment, [_model(tmp_path / "m")], threads=1)
-    assert not (tmp_path / "numlkit" / "checked").exists(), "a check that failed is not remembered"
-
-
-def test_an_environment_that_does_not_run_is_named(tmp_path):
-    environment = _environment(tmp_path / "e", status=3)
-    with pytest.raises(EnvironmentSetupError, match="does not work"):
-        check_models_answer(environment, [_model(tmp_path / "m")], threads=1)
+    assert not (cache_folder() / "checked").exists()

@@ -20,10 +20,11 @@ from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
 from deploy.engines.farm_keeper import keep
 from deploy.engines.farm_server import Times, attend, reachable
 from deploy.host.batch.htcondor import HTCondor
-from deploy.host.batch.jobs import BatchSystem, Task
+from deploy.host.batch.jobs import BatchSystem, Job, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import ClientError, KitError
+from tests.programs import write_program
 from tests.unit.deploy.commands.running import ENDING
 
 RENEWAL = """\
@@ -63,8 +64,7 @@ queue 1
 
 
 @pytest.fixture
-def farm(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def farm():
     settings = BatchSettings(
         engine="slurm", hours=2, cpus=4, options=("--account=dune",),
         setup=("module load apptainer",),
@@ -89,15 +89,13 @@ def test_a_job_starts_a_server_and_what_enters_it(farm):
 
 def test_modules_in_the_folder_where_up_was_typed_are_not_run_on_the_nodes(farm, tmp_path):
     place, programs = tmp_path / "place", tmp_path / "bin"
-    for folder in (place, programs):
-        folder.mkdir()
+    place.mkdir()
     for name in ("deploy", "secrets"):
         (place / f"{name}.py").write_text("raise SystemExit('a file of the user is run')\n")
     # It stands for one whose server is ready, and runs what comes after --.
     words = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
-    for name, runs in {"numlkit": words, "python": f'exec {sys.executable} "$@"'}.items():
-        (programs / name).write_text(f"#!/bin/sh\n{runs}\n")
-        (programs / name).chmod(0o755)
+    write_program(programs / "numlkit", words)
+    write_program(programs / "python", f'exec {sys.executable} "$@"')
     (farm.folder / "farm.json").unlink()
     settings = BatchSettings(engine="htcondor", hours=2)
     update = {"place": place, "numlkit": programs / "numlkit", "settings": settings}
@@ -131,10 +129,22 @@ class Clock:
             self.events.pop(at)()
 
 
+class Submitted(list[Job]):
+    """The jobs that were submitted, after tries that met with faults."""
+
+    def __init__(self) -> None:
+        self.faults: list[Exception] = []
+
+    def submit(self, job: Job) -> None:
+        if self.faults:
+            raise self.faults.pop()
+        self.append(job)
+
+
 @pytest.fixture
 def submitted(monkeypatch):
-    jobs = []
-    monkeypatch.setattr(BatchSystem, "submit", lambda _self, job: jobs.append(job))
+    jobs = Submitted()
+    monkeypatch.setattr(BatchSystem, "submit", lambda _self, job: jobs.submit(job))
     return jobs
 
 
@@ -172,21 +182,14 @@ def test_a_server_that_is_not_replaced_in_time_leaves_before_it_is_killed(farm, 
     assert clock.now == pytest.approx(7200 - 60, abs=5)
 
 
-def test_a_renewal_that_fails_is_tried_again(farm, monkeypatch):
-    tries = []
-
-    def submit(_self, job):
-        tries.append(job)
-        if len(tries) < 3:
-            raise KitError("sbatch failed: busy")
-
-    monkeypatch.setattr(Slurm, "submit", submit)
+def test_a_renewal_that_fails_is_tried_again(farm, submitted):
+    submitted.faults = [KitError("sbatch failed: busy")] * 2
     attended(farm, Clock())
-    assert len(tries) == 3
+    assert (len(submitted), submitted.faults) == (1, [])
 
 
 def test_of_two_servers_that_replace_one_a_single_one_stays(farm, submitted):
-    late, kept = Clock(), Clock(t50=lambda: (farm.folder / "farm.json").unlink())
+    late, kept = Clock(), Clock(t50=(farm.folder / "farm.json").unlink)
     copies = [farm.registry.enter(f"grpc://{node}:8001", replaces="0badcafe") for node in "ab"]
     first, second = sorted(copies, key=lambda entry: entry.name)
     attend(farm, second, lambda: late.now, late.sleep)
@@ -229,23 +232,15 @@ def test_a_farm_goes_on_if_the_file_system_does_not_say(farm, monkeypatch):
     assert farm.goes_on
 
 
-def test_a_keeper_goes_on_when_a_file_system_is_in_trouble(kept, monkeypatch, submitted):
+def test_a_keeper_goes_on_when_a_file_system_is_in_trouble(kept, submitted):
     attended(kept, Clock())
-    faults = [OSError(errno.EIO, "Input/output error")]
-    unlink = Path.unlink
-
-    def submit(_self: object, job: object) -> None:
-        if faults:
-            raise faults.pop()
-        submitted.append(job)
-
-    monkeypatch.setattr(HTCondor, "submit", submit)
-    keep(kept, Clock(t60=lambda: unlink(kept.folder / "farm.json")).sleep)
-    assert len(submitted) == 1
+    submitted.faults = [OSError(errno.EIO, "Input/output error")]
+    keep(kept, Clock(t60=(kept.folder / "farm.json").unlink).sleep)
+    assert (len(submitted), submitted.faults) == (1, [])
 
 
 def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
-    clock = Clock(t100=lambda: (farm.folder / "farm.json").unlink())
+    clock = Clock(t100=(farm.folder / "farm.json").unlink)
     attended(farm, clock)
     assert submitted == []
     assert clock.now < 105
@@ -257,17 +252,10 @@ def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submi
     assert keeper.script == ("exec /opt/kit/bin/python -I -m deploy.engines.farm_keeper farm",)
     entry = attended(kept, Clock())
     assert submitted == []
-    tries = []
-
-    def submit(_self, job):
-        tries.append(job)
-        if len(tries) < 2:
-            raise KitError("condor_submit failed: busy")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HTCondor, "submit", submit)
-        keep(kept, Clock(t60=lambda: (kept.folder / "farm.json").unlink()).sleep)
-    assert [job.script[-1].split()[-1] for job in tries] == [entry.name, entry.name]
+    submitted.faults = [KitError("condor_submit failed: busy")]
+    keep(kept, Clock(t60=(kept.folder / "farm.json").unlink).sleep)
+    assert [job.script[-1].split()[-1] for job in submitted] == [entry.name]
+    assert submitted.faults == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
+"""Processes stand for servers and stubs by their names, files for shared memory."""
+
 import os
-import subprocess
+import shutil
 import sys
+import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -11,42 +16,67 @@ from deploy.deployment.state import DeploymentFolder, ProcessId, Surroundings
 from deploy.engines import leftovers
 from deploy.engines.leftovers import (
     backend_processes,
+    end_stubs,
+    leftover_findings,
+    orphaned_stubs,
+    remove_regions,
     scratch_folders,
     scratch_since,
     shared_memory_regions,
     shm_prefix,
     sweep,
+    unused_regions,
 )
+from deploy.host.errors import KitError
+from tests.programs import running
 from tests.unit.deploy.deployment.test_state import make_state
 
 UUID = "0764797d-130d-4b3f-bf06-8b8b9c1baf32"
+OTHER = "1764797d-130d-4b3f-bf06-8b8b9c1baf32"
+PREFIX = f"numlkit-{os.getuid()}-0a1b2c3d"
+REGION = f"{PREFIX}-numl-{UUID}"
 OLD, OWN, ANOTHER = (Path(f"/tmp/python_env_{name}") for name in ("old", "own", "another"))
 EARLIER, SERVER, RIVAL = (ProcessId(pid=pid, started=1) for pid in (1, 2, 3))
 BEFORE = Surroundings(folders=(OLD,), processes=(EARLIER,))
+MAP = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    region = mmap.mmap(file.fileno(), 0)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
 
 
 @pytest.fixture
-def there(monkeypatch, tmp_path):
+def there(monkeypatch):
     """The scratch folders and backends that there are now."""
     found: dict[str, set[object]] = {"folders": {OLD, OWN}, "processes": {EARLIER, SERVER}}
     monkeypatch.setattr(leftovers, "scratch_folders", lambda: found["folders"])
     monkeypatch.setattr(leftovers, "backend_processes", lambda: found["processes"])
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return found
 
 
-def test_only_regions_of_this_very_deployment_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
-    own = tmp_path / f"numlkit-0-a-{UUID}"
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A folder that stands for shared memory."""
+    (tmp_path / "shm").mkdir()
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "shm")
+    return tmp_path / "shm"
+
+
+def test_only_regions_of_this_very_deployment_and_user_are_found(shared, monkeypatch):
+    own = shared / f"numlkit-0-a-{UUID}"
     for path in (
         own,
-        tmp_path / f"numlkit-0-a-b-{UUID}",  # a deployment named a-b
-        tmp_path / f"numlkit-1-a-{UUID}",  # another user's
-        tmp_path / "numlkit-0-a-notes.txt",
-        tmp_path / f"triton_python_backend_shm_region_{UUID}",
+        shared / f"numlkit-0-a-b-{UUID}",  # a deployment named a-b
+        shared / f"numlkit-1-a-{UUID}",  # another user's
+        shared / "numlkit-0-a-notes.txt",
+        shared / f"triton_python_backend_shm_region_{UUID}",
     ):
         path.touch()
     assert shared_memory_regions("numlkit-0-a-") == (own,)
+    monkeypatch.setattr(os, "getuid", lambda: 65534)
+    assert not shared_memory_regions("numlkit-0-a-")
 
 
 def test_scratch_folders_are_folders_not_links(tmp_path, monkeypatch):
@@ -121,17 +151,11 @@ def test_a_process_that_has_loaded_the_backend_is_found_and_what_it_forks_is_not
         "import os; child = os.fork();"
         "print(child, flush=True) if child else None; sys.stdin.read(); child and os.wait()"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(library)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    child = ProcessId.of(int(process.stdout.readline()))
-    found, identity = backend_processes(), ProcessId.of(process.pid)
-    assert identity in found
-    assert not found & {child, ProcessId.of(os.getpid())}
-    process.communicate()
+    with running(sys.executable, "-c", code, str(library)) as process:
+        child = ProcessId.of(int(process.stdout.readline()))
+        found, identity = backend_processes(), ProcessId.of(process.pid)
+        assert identity in found
+        assert not found & {child, ProcessId.of(os.getpid())}
     assert identity not in backend_processes()
 
 
@@ -139,42 +163,129 @@ def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_n
     """A shell that waits stands for the stub: it has a stub's command line."""
     script = tmp_path / "model.py"
     script.write_text("read _")
-    regions = (f"numlkit-test-{uuid.uuid4()}", f"numlkit-test-other-{uuid.uuid4()}")
-    stubs = [
-        subprocess.Popen(
-            ["/backends/python/triton_python_backend_stub", str(script), region],
-            executable="/bin/sh",
-            stdin=subprocess.PIPE,
-        )
-        for region in regions
-    ]
-    try:
+    words = ["/backends/python/triton_python_backend_stub", str(script)]
+    own, another = (f"numlkit-test-{more}{uuid.uuid4()}" for more in ("", "other-"))
+    with (
+        running(*words, own, executable="/bin/sh") as orphan,
+        running(*words, another, executable="/bin/sh") as stub,
+    ):
         sweep(prefix="numlkit-test-", scratch=())
-        assert not psutil.pid_exists(stubs[0].pid)
-        assert stubs[1].poll() is None
-    finally:
-        for stub in stubs:
-            stub.kill()
-            stub.wait()
+        assert not psutil.pid_exists(orphan.pid)
+        assert stub.poll() is None
 
 
 def test_a_shell_that_is_about_to_become_a_stub_is_ended_like_one(tmp_path):
     """Triton starts a stub by way of a shell, which activates its environment first."""
     region = f"numlkit-test-{uuid.uuid4()}"
     stub = f"/backends/python/triton_python_backend_stub {tmp_path}/model.py {region} 1048576"
-    with subprocess.Popen(
-        ["bash", "-c", f"read _ && exec env A=b {stub}"], stdin=subprocess.PIPE
-    ) as shell:
-        try:
-            sweep(prefix="numlkit-test-", scratch=())
-            assert shell.poll() is not None
-        finally:
-            shell.kill()
+    with running("bash", "-c", f"read _ && exec env A=b {stub}") as shell:
+        sweep(prefix="numlkit-test-", scratch=())
+        assert shell.poll() is not None
 
 
-def test_another_user_s_regions_and_stubs_are_not_ours(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
-    (tmp_path / f"numlkit-0-a-{UUID}").touch()
-    assert shared_memory_regions("numlkit-0-a-")
-    monkeypatch.setattr(os, "getuid", lambda: 65534)
-    assert not shared_memory_regions("numlkit-0-a-")
+def make_region(folder: Path, name: str = REGION, age: float = 3600) -> Path:
+    path = folder / name
+    path.write_bytes(bytes(4096))
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[ProcessId]:
+    """Let a process have a file in its memory."""
+    with running(sys.executable, "-c", MAP, str(path)) as process:
+        process.stdout.readline()
+        yield ProcessId.of(process.pid)
+
+
+def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared):
+    dead = make_region(shared)
+    of_an_image = make_region(shared, f"{PREFIX}-{UUID}")
+    alive = make_region(shared, f"{PREFIX}-numl-{OTHER}")
+    for name, age in (
+        (f"{PREFIX}-young-{UUID}", 5),
+        (f"numlkit-{os.getuid() + 1}-0a1b2c3d-numl-{UUID}", 3600),
+        (f"triton_python_backend_shm_region_{UUID}", 3600),
+        (f"{PREFIX}-notes.txt", 3600),
+    ):
+        make_region(shared, name, age)
+    with mapped(alive):
+        assert set(unused_regions()) == {of_an_image, dead}
+    assert set(unused_regions()) == {of_an_image, dead, alive}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_region_of_another_user_is_never_taken_for_one_s_own(shared):
+    region = make_region(shared)
+    assert unused_regions() == (region,)
+    os.chown(region, 12345, -1)
+    assert unused_regions() == ()
+
+
+def test_if_one_process_does_not_tell_what_it_uses_no_region_is_nobody_s(shared, monkeypatch):
+    make_region(shared)
+    monkeypatch.setattr(leftovers, "_maps_of_this_user", lambda without: iter([b"", None]))
+    assert unused_regions() == ()
+
+
+def test_removing_regions_looks_again(shared):
+    dead, revived = make_region(shared), make_region(shared, f"{PREFIX}-numl-{OTHER}")
+    with mapped(revived), pytest.raises(KitError, match=f"{revived} is in use again"):
+        remove_regions((dead, revived))
+    assert not dead.exists()
+    assert revived.exists()
+    assert remove_regions((dead, revived)) == f"removed 2 shared memory regions from {shared}"
+    assert not revived.exists()
+
+
+@contextmanager
+def stub(folder: Path, *, parent: str) -> Iterator[ProcessId]:
+    """Run a process that looks like a stub, below one with the name ``parent``."""
+    for name in (parent, "triton_python_backend_stub"):
+        shutil.copy("/bin/sh", folder / name)
+    script = folder / "model_repository" / "nugraph3" / "1" / "model.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("echo $$\nread nothing\n")
+    words = [str(folder / "triton_python_backend_stub"), str(script), REGION]
+    with running(str(folder / parent), "-c", '"$0" "$@"; true', *words) as process:
+        yield ProcessId.of(int(process.stdout.readline()))
+
+
+def test_a_stub_with_a_server_is_left_alone(tmp_path):
+    with stub(tmp_path, parent="tritonserver") as process:
+        assert process not in orphaned_stubs()
+
+
+def test_a_stub_whose_server_is_dead_is_ended(tmp_path):
+    with stub(tmp_path, parent="somebody") as process:
+        assert process in orphaned_stubs()
+        assert end_stubs((process,)) == "stopped 1 model process without a server"
+        assert process.process() is None
+
+
+def test_what_only_an_orphaned_stub_uses_is_nobody_s(shared, monkeypatch):
+    region = make_region(shared)
+    with mapped(region) as process:
+        assert unused_regions() == ()
+        monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: (process,))
+        assert unused_regions() == (region,)
+
+
+def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(shared, monkeypatch):
+    region = make_region(shared)
+    monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: ())
+    monkeypatch.setattr(leftovers, "unused_regions", lambda: (region,))
+    monkeypatch.setattr(leftovers, "sees_all_processes", lambda: True)
+    assert [f.fix is not None for f in leftover_findings()] == [True]
+    monkeypatch.setattr(leftovers, "sees_all_processes", lambda: False)
+    assert [f.fix for f in leftover_findings()] == [None]
+
+
+def test_scratch_folders_that_no_deployment_knows_are_left_to_their_owner(
+    shared, tmp_path, monkeypatch
+):
+    """They may be those of a Triton that is not the kit's, and of another checkout's kit."""
+    monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
+    (tmp_path / "python_env_aB3xYz" / "0").mkdir(parents=True)
+    monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: ())
+    assert list(leftover_findings()) == []

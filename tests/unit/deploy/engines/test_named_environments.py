@@ -19,12 +19,6 @@ NAMED = CONFIG + 'parameters { key: "NUMLKIT_ENV" value { string_value: "vision"
 CALLING = CONFIG + 'parameters { key: "NUMLKIT_CALLS" value { string_value: "one, two" } }\n'
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 def repository(tmp_path):
     """A repository whose model names the environment that is locked beside it."""
@@ -48,13 +42,13 @@ def refused(repository: Path, *models: str) -> KitError:
     return cause
 
 
-def test_a_named_environment_is_planned_without_torch_and_wired_into_the_copy(repository, cache):
+def test_a_named_environment_is_planned_without_torch_and_wired_into_the_copy(repository, home):
     resolved = resolve(repository, "m")
     assert not resolved.uses_kits
     environment = resolved.made_environments["vision"]
     assert environment.relocatable
     assert environment.lock.torch is None
-    in_place = cache / "numlkit" / "environments"
+    in_place = home / "cache" / "numlkit" / "environments"
     assert environment.folder.is_relative_to(in_place), "no build clears it away under a server"
     assert environment.folder.name.startswith("vision-cpu-")
     check_site(resolved, IN_CONTAINER, lambda _: None)

@@ -25,24 +25,17 @@ from deploy.host.errors import DeploymentError, EnvironmentSetupError, KitError,
 from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
+from tests.unit.deploy.engines.site import LABELS
 from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive, write_model
 
 PORTS = Ports(http=8010, grpc=8011, metrics=8012)
 STOCK = "nvcr.io/nvidia/tritonserver:24.10-py3"
 MIB = 2**20
-LABELS = {
-    "org.numlkit.environment.digest": "abc",
-    "org.numlkit.flavour": "cpu",
-    "org.numlkit.triton.release": "24.10",
-}
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(resolved, "DIST", tmp_path / "dist")
-    return tmp_path
+def _dist(home, monkeypatch):
+    monkeypatch.setattr(resolved, "DIST", home / "dist")
 
 
 @pytest.fixture
@@ -86,7 +79,6 @@ def planned(engine: ContainerEngine) -> LaunchPlan:
 def rendered(engine: ContainerEngine) -> LaunchPlan:
     """Return the plan, without what differs from host to host."""
     plan = planned(engine)
-    assert plan.container is not None
     container = plan.container.model_copy(update={"name": "numlkit-numl"})
     return plan.model_copy(update={"arguments": ("tritonserver",), "container": container})
 
@@ -160,7 +152,6 @@ def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(home, arc
     for model in models:
         place = model.config.parameters["EXECUTION_ENV_PATH"].string_value
         assert place == "/opt/numl/environment.tar.gz"
-        assert model.stub is not None
         assert model.stub.program == root / "backends/python/triton_python_backend_stub"
         names = [path.name for path in model.stub.libraries]
         assert names == ["libcudart-0.so", "libpython3.11.so.1.0"]
@@ -172,7 +163,6 @@ def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(
     outside = write_archive(home / "their env.tar.gz")
     write_model(home / "site", "m", environment=str(outside))
     plan = rendered(Docker(wanted(env="unpacked", models_dir=home / "site", models=("m",))))
-    assert plan.container is not None
     mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[1:]]
     assert mounts == [(outside, "/opt/numl/site/environments/1-their_env.tar.gz", False)]
     assert plan.container.extracted_bytes == 5 * 4096
@@ -226,7 +216,6 @@ def test_no_archive_is_needed_where_every_model_has_an_environment(home):
     assert wanted(models_dir=home / "site", models=("m", "n")).uses_archive
     assert wanted(models_dir=home / "site", models=("m", "nugraph3")).uses_archive
     plan = rendered(Docker(wanted(models_dir=home / "site", models=("m",))))
-    assert plan.container is not None
     assert "/opt/numl/environment.tar.gz" not in [str(m.target) for m in plan.container.mounts]
 
 

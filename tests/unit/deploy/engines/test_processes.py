@@ -1,6 +1,5 @@
 """Processes are ended, also where nobody asks for their exit status."""
 
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -14,41 +13,31 @@ from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import LaunchPlan
 from deploy.engines import broken, server
 from deploy.host.errors import LaunchError
+from tests.programs import running
 
 # Stands for a container's first process that does not reap its children.
 NEGLIGENT = """
-import subprocess, time
-child = subprocess.Popen([{sleeper!r}, "60"])
+import subprocess, sys
+child = subprocess.Popen(["/bin/sleep", "60"])
 print(child.pid, flush=True)
-time.sleep(60)
+sys.stdin.read()
 """
 
 
 def test_a_process_that_nobody_reaps_has_ended(monkeypatch):
     monkeypatch.setattr(server, "STOP_TIMEOUT_S", 2.0)
-    parent = subprocess.Popen(
-        [sys.executable, "-c", NEGLIGENT.format(sleeper="/bin/sleep")],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert parent.stdout is not None
-    try:
+    with running(sys.executable, "-c", NEGLIGENT) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         server.end_process(child)
         assert child.status() == psutil.STATUS_ZOMBIE
-    finally:
-        parent.kill()
-        parent.communicate()
 
 
 def test_a_process_that_ignores_the_request_is_killed(monkeypatch):
     monkeypatch.setattr(server, "STOP_TIMEOUT_S", 0.5)
-    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
-    stubborn = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)
-    assert stubborn.stdout is not None
-    assert stubborn.stdout.readline() == "ready\n"
-    server.end_process(psutil.Process(stubborn.pid))
-    stubborn.communicate(timeout=5)
+    with running("/bin/sh", "-c", "trap '' TERM; echo ready; read _; sleep 60") as stubborn:
+        assert stubborn.stdout.readline() == "ready\n"
+        server.end_process(psutil.Process(stubborn.pid))
+        stubborn.wait(timeout=5)
 
 
 class Ended(server.Server):

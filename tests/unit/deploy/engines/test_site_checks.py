@@ -8,32 +8,12 @@ import pytest
 
 from deploy.deployment.deployment import find_site_models
 from deploy.engines import site as launch
-from deploy.engines.site import (
-    Runtime,
-    check_site,
-    stage_site_model,
-)
+from deploy.engines.site import Runtime, check_site
 from deploy.host.errors import KitError
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
-from tests.unit.deploy.engines.site import (
-    ENSEMBLE,
-    FITTING,
-    IN_CONTAINER,
-    resolve,
-)
-from tests.unit.deploy.site_repository import (
-    CONFIG,
-    ENVIRONMENT,
-    write_archive,
-    write_model,
-)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+from tests.unit.deploy.engines.site import ENSEMBLE, FITTING, IN_CONTAINER, resolve, staged
+from tests.unit.deploy.site_repository import CONFIG, ENVIRONMENT, write_archive, write_model
 
 
 def check(repository: Path, runtime: Runtime = IN_CONTAINER, *models: str) -> list[str]:
@@ -86,7 +66,7 @@ def test_an_environment_that_would_not_serve_is_refused(tmp_path):
     assert "has no bin/activate" in failed(tmp_path / "models").cause
 
 
-def test_a_stub_for_another_python_than_the_environments_is_refused(tmp_path, cache, monkeypatch):
+def test_a_stub_for_another_python_than_the_environments_is_refused(tmp_path, monkeypatch):
     archive = write_archive(tmp_path / "e.tar.gz")
     version = write_model(tmp_path / "models", "m", environment=str(archive))
     stub = version.parent / "triton_python_backend_stub"
@@ -150,20 +130,15 @@ def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path
     assert check(tmp_path / "models", FITTING) == []
 
 
-def test_a_stub_for_the_environments_python_is_put_beside_the_model(tmp_path, cache):
+def test_a_stub_for_the_environments_python_is_put_beside_the_model(tmp_path):
     archive = write_archive(tmp_path / "e.tar.gz")
     write_model(tmp_path / "models", "m", environment=str(archive))
     release = find_release("24.10")
     root = TritonDistribution.in_cache(release, "3.10").root
     (root / "lib").mkdir(parents=True)
     (root / "lib" / "libcudart-0.so").touch()
-    wanted = resolve(tmp_path / "models", "m")
-    (model,) = wanted.site
-    staged = stage_site_model(wanted, model, IN_CONTAINER)
-    assert staged.stub is not None
-    assert staged.stub.program == root / "backends/python/triton_python_backend_stub"
-    assert [path.name for path in staged.stub.libraries] == [
-        "libcudart-0.so",
-        "libpython3.10.so.1.0",
-    ]
-    assert stage_site_model(wanted, model, FITTING).stub is None
+    stub = staged(tmp_path / "models").stub
+    assert stub.program == root / "backends/python/triton_python_backend_stub"
+    names = [path.name for path in stub.libraries]
+    assert names == ["libcudart-0.so", "libpython3.10.so.1.0"]
+    assert staged(tmp_path / "models", FITTING).stub is None

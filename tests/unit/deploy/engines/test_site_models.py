@@ -6,22 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from deploy.deployment.deployment import Deployment, find_site_models
 from deploy.engines.resolved import Resolved
-from deploy.engines.site import (
-    stage_site_model,
-)
+from deploy.engines.site import stage_site_model
 from deploy.host.errors import RepositoryError
-from deploy.triton.config import read_config
+from deploy.triton.config import model_config_pb2, read_config
 from deploy.triton.site import places_in_container, read_site_model
 from deploy.triton.stage import stage
-from tests.unit.deploy.engines.site import (
-    ENSEMBLE,
-    FITTING,
-    IN_CONTAINER,
-    resolve,
-)
+from tests.unit.deploy.engines.site import ENSEMBLE, FITTING, IN_CONTAINER, resolve, staged
 from tests.unit.deploy.site_repository import (
     CONFIG,
     environment_parameter,
@@ -29,46 +23,12 @@ from tests.unit.deploy.site_repository import (
     write_model,
 )
 
-SERVED = """\
-input {
-  name: "x"
-  data_type: TYPE_FP32
-  dims: -1
-}
-output {
-  name: "y"
-  data_type: TYPE_FP32
-  dims: -1
-}
-instance_group {
-  count: 2
-  kind: KIND_CPU
-}
-parameters {
-  key: "EXECUTION_ENV_PATH"
-  value {
-    string_value: "/opt/numl/site/environments/1-their_env.tar.gz"
-  }
-}
-backend: "python"
-"""
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-def listing(folder: Path) -> dict[str, str]:
-    """Return what is in a folder: a link's target, a file's first word, or nothing."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            found[str(path.relative_to(folder))] = f"-> {path.readlink()}"
-        elif path.is_file():
-            found[str(path.relative_to(folder))] = "file"
-    return found
+def listing(folder: Path) -> list[str]:
+    """Return the files in a folder; a link is none."""
+    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    assert not [path for path in found if path.is_symlink()]
+    return sorted(str(path.relative_to(folder)) for path in found)
 
 
 def facts(folder: Path) -> dict[Path, tuple[int, int, int]]:
@@ -164,7 +124,7 @@ def test_a_model_py_whose_configuration_names_no_backend_is_a_python_model(tmp_p
     wanted = resolve(tmp_path, "m")
     (model,) = wanted.site
     assert (model.runs_in_kits, wanted.complete, wanted.instances) == (True, True, {"m": 2})
-    config = stage_site_model(wanted, model, IN_CONTAINER).config
+    config = staged(tmp_path).config
     assert config.backend == "python"
     assert config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
 
@@ -213,43 +173,35 @@ def test_the_files_of_a_model_are_copied_and_left_as_they_are(tmp_path):
     (version / "assets").mkdir()
     (version / "assets" / "tables.py").touch()
     before = facts(tmp_path)
-    wanted = resolve(repository, "m")
-    (model,) = wanted.site
-    staged = stage_site_model(
-        wanted, model, replace(FITTING, places=places_in_container([archive]))
-    )
-    stage([staged], tmp_path / "staged")
-    assert listing(tmp_path / "staged") == {
-        "m/1/__pycache__": "file",
-        "m/1/assets/__pycache__": "file",
-        "m/1/assets/tables.py": "file",
-        "m/1/golden.npz": "file",
-        "m/1/model.py": "file",
-        "m/config.pbtxt": "file",
-    }
-    assert (tmp_path / "staged/m/config.pbtxt").read_text() == SERVED
+    mounted = replace(FITTING, places=places_in_container([archive]))
+    stage([staged(repository, mounted)], tmp_path / "staged")
+    assert listing(tmp_path / "staged") == [
+        "m/1/__pycache__",
+        "m/1/assets/__pycache__",
+        "m/1/assets/tables.py",
+        "m/1/golden.npz",
+        "m/1/model.py",
+        "m/config.pbtxt",
+    ]
+    place = environment_parameter("/opt/numl/site/environments/1-their_env.tar.gz")
+    served = text_format.Parse(CONFIG + place, model_config_pb2.ModelConfig())
+    assert read_config(tmp_path / "staged/m/config.pbtxt") == served
     assert {path: now for path, now in facts(tmp_path).items() if path in before} == before
 
 
 def test_without_a_container_the_environment_stays_where_it_is(tmp_path):
     archive = write_archive(tmp_path / "env.tar.gz")
     write_model(tmp_path / "models", "m", environment=str(archive))
-    wanted = resolve(tmp_path / "models", "m")
-    (model,) = wanted.site
-    staged = stage_site_model(wanted, model, FITTING)
-    assert staged.config.parameters["EXECUTION_ENV_PATH"].string_value == str(archive)
-    assert staged.copies == {"1/model.py": tmp_path / "models/m/1/model.py"}
-    assert "EXECUTION_ENV_PATH" in model.config.parameters
+    found = staged(tmp_path / "models", FITTING)
+    assert found.config.parameters["EXECUTION_ENV_PATH"].string_value == str(archive)
+    assert found.copies == {"1/model.py": tmp_path / "models/m/1/model.py"}
 
 
 def test_a_model_without_an_environment_gets_the_kits(tmp_path):
     write_model(tmp_path, "m")
-    wanted = resolve(tmp_path, "m")
-    (model,) = wanted.site
-    staged = stage_site_model(wanted, model, IN_CONTAINER)
-    assert staged.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
-    assert staged.stub is None
-    assert "EXECUTION_ENV_PATH" not in model.config.parameters, "as it was read"
+    found = staged(tmp_path)
+    assert found.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+    assert found.stub is None
 
 
 def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_packages(tmp_path):
@@ -265,8 +217,7 @@ def test_an_ensemble_is_served_as_it_stands_with_its_empty_version(tmp_path):
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
     wanted = resolve(tmp_path, "e")
     (model,) = wanted.site
-    staged = stage_site_model(wanted, model, IN_CONTAINER)
-    stage([staged], tmp_path / "staged")
+    stage([stage_site_model(wanted, model, IN_CONTAINER)], tmp_path / "staged")
     assert (tmp_path / "staged/e/1").is_dir()
     assert read_config(tmp_path / "staged/e/config.pbtxt") == model.config
 

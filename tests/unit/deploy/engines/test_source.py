@@ -17,9 +17,8 @@ def digest(content: bytes) -> str:
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def place(tmp_path):
     """A folder with three releases, the third of which serves."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     publisher = make_publisher(tmp_path)
     for number, content in enumerate((b"one", b"two", b"three"), start=1):
         folder = publisher.place / str(number)
@@ -42,7 +41,6 @@ def test_a_published_folder_its_link_and_its_numbers_name_releases(place):
                               (where / "1" / "numl.sif", 1)):  # fmt: skip
             source = find_source(named, signer, "")
             assert source.path == where / str(number) / "numl.sif"
-            assert source.release is not None
             assert source.release.number == number
             assert source.trusted == (signer is not None)
 
@@ -90,39 +88,44 @@ def test_a_sandbox_and_a_folder_of_something_else_are_named(place, tmp_path):
     assert caught.value.remedy == "build it"
 
 
-def test_a_copy_stays_what_it_was_whatever_is_done_to_the_file_it_came_from(tmp_path):
-    source, folder = tmp_path / "numl.sif", tmp_path / "state"
-    source.write_bytes(b"verified")
-    kept = keep(source, digest(b"verified"), folder)
-    with source.open("r+b") as stream:
+VERIFIED = digest(b"verified")
+
+
+@pytest.fixture
+def sif(tmp_path):
+    file = tmp_path / "numl.sif"
+    file.write_bytes(b"verified")
+    return file
+
+
+def test_a_copy_stays_what_it_was_whatever_is_done_to_the_file_it_came_from(sif, tmp_path):
+    kept = keep(sif, VERIFIED, tmp_path / "state")
+    with sif.open("r+b") as stream:
         stream.write(b"changed!")
-    check_kept(kept, digest(b"verified"))
-    source.unlink()
-    check_kept(kept, digest(b"verified"))
-    assert kept == kept_at(folder, digest(b"verified"))
-    assert [*folder.iterdir()] == [kept]
+    check_kept(kept, VERIFIED)
+    sif.unlink()
+    check_kept(kept, VERIFIED)
+    assert kept == kept_at(tmp_path / "state", VERIFIED)
+    assert [*kept.parent.iterdir()] == [kept]
 
 
-def test_a_file_that_changes_before_it_is_copied_is_not_kept(tmp_path):
-    source, folder = tmp_path / "numl.sif", tmp_path / "state"
-    source.write_bytes(b"another")
+def test_a_file_that_changes_before_it_is_copied_is_not_kept(sif, tmp_path):
+    sif.write_bytes(b"another")
     with pytest.raises(LaunchError, match=r"numl\.sif was replaced meanwhile$"):
-        keep(source, digest(b"verified"), folder)
-    assert [*folder.iterdir()] == []
+        keep(sif, VERIFIED, tmp_path / "state")
+    assert [*(tmp_path / "state").iterdir()] == []
 
 
 @pytest.mark.parametrize("harm", ["change", "remove"])
-def test_a_copy_that_was_changed_or_removed_is_refused_with_a_remedy(tmp_path, harm):
-    source = tmp_path / "numl.sif"
-    source.write_bytes(b"verified")
-    kept = keep(source, digest(b"verified"), tmp_path / "state")
+def test_a_copy_that_was_changed_or_removed_is_refused_with_a_remedy(sif, tmp_path, harm):
+    kept = keep(sif, VERIFIED, tmp_path / "state")
     if harm == "change":
         kept.chmod(0o700)
         kept.write_bytes(b"changed!")
     else:
         kept.unlink()
     with pytest.raises(KitError) as caught:
-        check_kept(kept, digest(b"verified"))
+        check_kept(kept, VERIFIED)
     assert str(kept) in caught.value.cause
     assert (caught.value.remedy or "").startswith("numlkit down, then numlkit up")
 

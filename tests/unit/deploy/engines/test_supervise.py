@@ -60,6 +60,7 @@ class StandIn(Server):
         self.own = own
         self.stopped = self.killed = False
         self.still = still
+        self.looks = 0
         note(server=self.identity)
 
     def wait_ready(self, *_positional: Any, patient: bool, **_named: Any) -> None:
@@ -74,6 +75,10 @@ class StandIn(Server):
 
     def kill(self) -> None:
         self.killed = True
+
+    def lines_since(self, position: int) -> tuple[str, int]:
+        self.looks += 1
+        return super().lines_since(position)
 
     def say(self, text: str) -> None:
         with self._plan.log.open("a") as log:
@@ -93,13 +98,23 @@ class Answering:
         return self.said.pop(0) if self.said else True
 
 
+@dataclass
+class Clock:
+    """One that the test can put forward."""
+
+    ahead: float = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 class Run:
     """A supervisor at work, in a thread."""
 
     def __init__(
         self, folder: Path, stubs: Stubs, *, heal: bool = True, still: bool = False
     ) -> None:
-        self.folder = DeploymentFolder("m", folder)
+        self.folder, self.stubs = DeploymentFolder("m", folder), stubs
         self.version, self.other_version = (self.folder.repository / m / "1" for m in "mn")
         for version in (self.version, self.other_version):
             version.mkdir(parents=True)
@@ -123,7 +138,7 @@ class Run:
             self.servers.append(StandIn(plan, note, own, still))
             return self.servers[-1]
 
-        self.probe = Answering()
+        self.probe, self.clock = Answering(), Clock()
         probe: Any = self.probe
         self.supervisor = Supervisor(self.folder, plan, start, probe, {"m": None, "n": None})
         self.thread = threading.Thread(target=self.supervisor.run)
@@ -146,6 +161,35 @@ class Run:
     def until_touched(self, before: int) -> None:
         self.until(lambda _: self.version.stat().st_mtime_ns > before)
 
+    def until_looked(self) -> None:
+        """Wait until the supervisor has read all that a server that loads a model has said."""
+        server, before = self.servers[-1], self.servers[-1].looks
+        self.until(lambda _: server.looks > before + 1)
+
+    def wait_long(self, part: float = 1.1) -> None:
+        """Let more time pass than a load may take, or a part of it."""
+        self.until_looked()
+        self.clock.ahead += part * supervise.HEAL_S
+
+    def until_healed(self) -> None:
+        self.until(lambda state: (state.phase, state.heals) == ("ready", 1))
+
+    def until_restarted(self) -> None:
+        self.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+
+    def lose_a_stub(self) -> StandIn:
+        """Kill a stub of model m; return the server, once it is told to load that again."""
+        [server], before = self.servers, self.version.stat().st_mtime_ns
+        self.stubs.kill(server.own[0])
+        self.until_touched(before)
+        return server
+
+    def start_stubs(self) -> list[Stub]:
+        """Start new stubs of model m."""
+        new = [self.stubs.add(), self.stubs.add()]
+        self.servers[-1].own += new
+        return new
+
     def close(self) -> None:
         self.supervisor.request_stop()
         self.thread.join()
@@ -159,8 +203,10 @@ def run(tmp_path, stubs, monkeypatch):
     monkeypatch.setattr(supervise, "smoke", right)
     monkeypatch.setattr(supervise, "HEAL_S", 600.0)  # however busy the host is
     monkeypatch.setattr(supervise, "RETIRE_S", 0.5)
+    monkeypatch.setattr(supervise, "WATCH_S", 0.02)
     monkeypatch.setattr(pulse, "INTERVAL_S", 0.05)
     run = Run(tmp_path, stubs)
+    monkeypatch.setattr(supervise, "time", run.clock)
     yield run
     run.close()
 
@@ -172,20 +218,17 @@ def test_a_server_that_stops_starting_is_killed_and_started_once_more(run, stubs
     assert (first.killed, first.stopped, second.killed) == (True, True, False)
 
 
-def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(run, stubs):
-    [server], before = run.servers, run.version.stat().st_mtime_ns
-    dead, old, _ = server.own
-    stubs.kill(dead)
-    run.until_touched(before)
+def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(run):
+    server = run.lose_a_stub()
     assert run.state.phase == "healing"
     assert run.state.cause == "dead stub processes: 1 of model m"
-    new = [stubs.add(), stubs.add()]
-    server.own += new
-    time.sleep(0.5)
+    old, new = server.own[1], run.start_stubs()
+    run.until_looked()
     assert run.state.phase == "healing", "new stubs alone do not say that the model is loaded"
     assert old.process.process() is not None
     server.say("successfully loaded 'm'")
-    run.until(lambda state: (state.phase, state.heals, state.cause) == ("ready", 1, None))
+    run.until_healed()
+    assert run.state.cause is None
     run.until(lambda _: not old.process.is_running())
     assert all(stub.process.is_running() for stub in new)
     assert run.servers == [server]
@@ -199,54 +242,46 @@ def test_a_touched_model_is_newer_than_before_whatever_the_clock_says(run, stubs
     run.until_touched(ahead)
 
 
-def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run, stubs, monkeypatch):
-    monkeypatch.setattr(supervise, "HEAL_S", 2.0)
-    [server], before = run.servers, run.version.stat().st_mtime_ns
-    stubs.kill(server.own[0])
-    run.until_touched(before)
+def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run):
+    server = run.lose_a_stub()
     for _ in range(6):
         server.say(
             "failed to load 'm' version 1: Internal: Unable to initialize shared memory key 'x' "
             "to requested size: No space left on device"
         )
-        time.sleep(0.5)
+        run.wait_long(0.7)
     assert "/dev/shm is too small" in (run.state.cause or "")
     assert (run.state.phase, run.state.restarts) == ("healing", 0)
-    server.own += [stubs.add(), stubs.add()]
+    run.start_stubs()
     server.say("successfully loaded 'm'")
     run.until(lambda state: state.phase == "ready")
     assert run.servers == [server]
 
 
 def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(run, stubs):
-    [server], before = run.servers, run.version.stat().st_mtime_ns
     other = run.other_version.stat().st_mtime_ns
-    stubs.kill(server.own[0])
-    run.until_touched(before)
+    server = run.lose_a_stub()
     server.say("failed to load 'm' version 1: Internal: no")
     stubs.kill(server.own[2])
-    time.sleep(0.3)
+    run.until_looked()
     server.say("failed to load 'm' version 1: Internal: no")
     run.until(lambda _: run.other_version.stat().st_mtime_ns > other)
     assert run.servers == [server]
 
 
-def test_a_server_that_never_ends_a_load_is_restarted(run, stubs, monkeypatch):
-    monkeypatch.setattr(supervise, "HEAL_S", 1.0)
-    first = run.servers[0]
-    stubs.kill(first.own[0])
-    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+def test_a_server_that_never_ends_a_load_is_restarted(run):
+    first = run.lose_a_stub()
+    run.wait_long()
+    run.until_restarted()
     assert first.stopped
     assert len(run.servers) == 2
 
 
-def test_a_heal_whose_log_line_was_lost_is_no_reason_to_restart(run, stubs, monkeypatch):
-    monkeypatch.setattr(supervise, "HEAL_S", 3.0)
-    [server], before = run.servers, run.version.stat().st_mtime_ns
-    dead, old, _ = server.own
-    stubs.kill(dead)
-    run.until_touched(before)
-    server.own += [stubs.add(), stubs.add()]
+def test_a_heal_whose_log_line_was_lost_is_no_reason_to_restart(run):
+    server = run.lose_a_stub()
+    old = server.own[1]
+    run.start_stubs()
+    run.wait_long()
     run.until(lambda state: state.phase == "ready")
     assert (run.state.heals, run.state.restarts, run.state.cause) == (1, 0, None)
     # It could have answered for a load that never ends. A kill takes a moment.
@@ -254,33 +289,27 @@ def test_a_heal_whose_log_line_was_lost_is_no_reason_to_restart(run, stubs, monk
     assert (run.servers, server.stopped) == ([server], False)
 
 
-def test_new_stubs_that_give_no_right_answer_are_not_counted_as_a_heal(run, stubs, monkeypatch):
-    monkeypatch.setattr(supervise, "HEAL_S", 1.0)
-
+def test_new_stubs_that_give_no_right_answer_are_not_counted_as_a_heal(run, monkeypatch):
     def silent(_probe: object, model: str, _golden: object) -> SmokeResult:
         return SmokeResult(model, ready=False, error="no answer", seconds=None)
 
     monkeypatch.setattr(supervise, "smoke", silent)
-    [server], before = run.servers, run.version.stat().st_mtime_ns
-    stubs.kill(server.own[0])
-    run.until_touched(before)
-    server.own += [stubs.add(), stubs.add()]
-    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+    server = run.lose_a_stub()
+    run.start_stubs()
+    run.wait_long()
+    run.until_restarted()
     assert (run.state.heals, server.stopped) == (0, True)
 
 
 def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(run, stubs):
-    [server], before = run.servers, run.version.stat().st_mtime_ns
-    stubs.kill(server.own[0])
-    run.until_touched(before)
+    server = run.lose_a_stub()
     touched = run.version.stat().st_mtime_ns
-    server.own += [stubs.add(), stubs.add()]
-    stubs.kill(server.own[-1])
+    stubs.kill(run.start_stubs()[-1])
     server.say("successfully loaded 'm'")
     run.until_touched(touched)
-    server.own += [stubs.add(), stubs.add()]
+    run.start_stubs()
     server.say("successfully loaded 'm'")
-    run.until(lambda state: (state.phase, state.heals) == ("ready", 1))
+    run.until_healed()
 
 
 def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_healed(run, stubs):
@@ -308,18 +337,18 @@ def test_a_server_that_leaves_several_questions_in_a_row_unanswered_is_killed_an
     run.until(lambda _: len(run.probe.asked) > asked + len(lost_now_and_then))
     assert run.servers == [server]
     run.probe.said.extend([False] * pulse.MOST)
-    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+    run.until_restarted()
     assert server.killed
     assert server.stopped
 
 
-def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run, stubs):
+def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     os.kill(server.own[0].process.pid, signal.SIGSTOP)
     run.until_touched(before)
-    server.own += [stubs.add(), stubs.add()]
+    run.start_stubs()
     server.say("successfully loaded 'm'")
-    run.until(lambda state: (state.phase, state.heals) == ("ready", 1))
+    run.until_healed()
     run.until(lambda _: server.own[0].process.process() is None)
 
 
@@ -336,4 +365,4 @@ def test_a_state_that_could_not_be_written_is_written_once_there_is_room(run, mo
     run.until(lambda _: len(run.servers) == 2)
     assert run.state.restarts == 0
     monkeypatch.setattr(DeploymentFolder, "write_state", write)
-    run.until(lambda state: (state.phase, state.restarts) == ("ready", 1))
+    run.until_restarted()

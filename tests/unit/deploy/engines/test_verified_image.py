@@ -45,7 +45,6 @@ class Host:
 
 @pytest.fixture
 def cosign(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Cosign.install(tmp_path / "bin", monkeypatch)
 
 
