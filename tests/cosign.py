@@ -14,7 +14,7 @@ import pytest
 
 from tests.keys import new_key, write_key
 
-_PROGRAM = """#!{python}
+_PROGRAM = """#!{python} -IS
 import json, pathlib, sys
 here = pathlib.Path({folder!r})
 with (here / "asked").open("a") as file:

@@ -11,6 +11,11 @@ from tests.releases import Blob
 from tests.unit.deploy.artefacts.played import Registry
 
 
+@pytest.fixture(autouse=True)
+def _home(home):
+    """Nothing of the user's is read or written."""
+
+
 @pytest.fixture
 def serve(monkeypatch):
     """Starts registries that serve an image of some layers."""

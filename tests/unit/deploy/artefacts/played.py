@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 from tests.releases import Blob, manifest
 
@@ -13,7 +15,9 @@ class Registry(ThreadingHTTPServer):
     """Serves one image, ``r/i:t``; ``cut`` bytes of a blob at a time, ``ranges`` or whole.
 
     Attributes:
+        document: The image's manifest, which it answers for any other name, too; or None.
         manifests: What it answers for other names than the image's, or for that one.
+        tags: Digests by their tags, which it lists in pages of two.
         elsewhere: Where it redirects to, as ``http://HOST:PORT``; empty: it answers itself.
         challenge: What it answers (``WWW-Authenticate``) to who shows it neither a token of its own
             nor a password.
@@ -28,6 +32,7 @@ class Registry(ThreadingHTTPServer):
         self.document, configuration = manifest(content)
         self.blobs = {blob.digest: blob.content for blob in (*content, configuration)}
         self.manifests: dict[str, Blob] = {}
+        self.tags: dict[str, str] = {}
         self.cut, self.ranges, self.sent, self.refuses = 1 << 40, True, 0, 0
         self.elsewhere, self.challenge = "", ""
         self.token = b'{"token": "own"}'
@@ -57,12 +62,30 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, here.token)
         elif here.challenge and shown != "Bearer own" and not (shown or "").startswith("Basic "):
             self._answer(401, WWW_Authenticate=here.challenge)
+        elif kind == "tags":
+            self._list_tags()
         elif kind == "manifests":
-            self._answer(200, here.manifests.get(name, here.document).content)
+            self._send_manifest(name)
         elif name not in here.blobs:
             self.send_error(404)
         else:
             self._send_blob(here.blobs[name])
+
+    def _list_tags(self) -> None:
+        after = parse_qs(urlsplit(self.path).query).get("last", [""])[0]
+        tags = [tag for tag in sorted(self.server.tags) if tag > after]
+        following = f'</v2/r/i/tags/list?n=2&last={"".join(tags[1:2])}>; rel="next"'
+        more = {"Link": following} if tags[2:] else {}
+        self._answer(200, json.dumps({"tags": tags[:2]}).encode(), **more)
+
+    def _send_manifest(self, name: str) -> None:
+        digest = self.server.tags.get(name, name)
+        found = self.server.manifests.get(digest, self.server.document)
+        if found is None:
+            self.send_error(404)
+        else:
+            said = {"Docker-Content-Digest": digest} if digest != name else {}
+            self._answer(200, found.content, **said)
 
     def _never_end(self, content: bytes) -> None:
         self.send_response(200)

@@ -6,24 +6,27 @@ engine that answers for them is played here; a registry on loopback is asked in 
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import docker
 import pytest
 from docker.errors import APIError, ImageNotFound
 
 from deploy.artefacts.image import (
+    BaseImage,
     bootstrap_command,
     debian_name,
     debian_tar,
     ensure_base,
     stock_name,
 )
+from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.paths import cache_folder
 from tests.environments import ignore
+from tests.programs import write_program
 
 DEBIAN = debian_name((2, 35))
 NVIDIA = stock_name("24.10")
@@ -82,24 +85,18 @@ class Engine:
         digests += self.others
         return SimpleNamespace(id="sha256:image", attrs={"RepoDigests": digests})
 
-    @property
-    def client(self) -> docker.DockerClient:
-        return cast(docker.DockerClient, self)
+
+def ensured(
+    engine: Engine, name: str = NVIDIA, digest: str | None = None, say: Say = ignore
+) -> BaseImage:
+    return ensure_base(engine, name=name, digest=digest, say=say)
 
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """An mmdebstrap that takes no minute: each test writes what it does."""
-    path = tmp_path / "bin" / "mmdebstrap"
-    path.parent.mkdir()
-    path.touch(mode=0o755)
-    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
-    return path
-
-
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    """Writes an mmdebstrap that takes no minute, and does what each test says."""
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    return partial(write_program, tmp_path / "bin" / "mmdebstrap")
 
 
 def test_the_names_of_the_bases():
@@ -109,7 +106,7 @@ def test_the_names_of_the_bases():
 
 def test_the_registry_s_newest_is_taken():
     engine = Engine(DEBIAN, registry=(DEBIAN,))
-    base = ensure_base(engine.client, name=DEBIAN, digest=None, say=ignore)
+    base = ensured(engine, DEBIAN)
     assert engine.pulled == [DEBIAN]
     assert (base.reference, base.name, base.digest) == (DEBIAN, DEBIAN, DIGEST)
 
@@ -117,7 +114,7 @@ def test_the_registry_s_newest_is_taken():
 def test_a_pull_tells_of_its_progress():
     told: list[str] = []
     engine = Engine(registry=(NVIDIA,))
-    ensure_base(engine.client, name=NVIDIA, digest=None, say=told.append)
+    ensured(engine, say=told.append)
     assert told[-1] == "pulling nvcr.io/nvidia/tritonserver: 5a37 pull complete"
 
 
@@ -125,23 +122,16 @@ def test_a_pull_that_is_cut_off_is_no_pull():
     engine = Engine(registry=(NVIDIA,))
     engine.cut_off = True
     with pytest.raises(BuildError, match=r"cannot pull .*: unexpected EOF"):
-        ensure_base(engine.client, name=NVIDIA, digest=None, say=ignore)
+        ensured(engine)
 
 
-def test_a_digest_names_the_base():
+@pytest.mark.parametrize("others", ["", "a", "f"], ids=["alone", "before another", "after another"])
+def test_a_digest_names_the_base_and_is_recorded(others):
     pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
     engine = Engine(registry=(pinned,))
-    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=ignore)
+    engine.others = [f"nvcr.io/nvidia/tritonserver@sha256:{letter * 64}" for letter in others]
+    base = ensured(engine, digest=DIGEST)
     assert (base.reference, base.name, base.digest) == (pinned, NVIDIA, DIGEST)
-
-
-@pytest.mark.parametrize("other", ["sha256:" + "a" * 64, "sha256:" + "f" * 64])
-def test_a_pinned_base_is_recorded_by_the_pin(other):
-    pinned = f"nvcr.io/nvidia/tritonserver@{DIGEST}"
-    engine = Engine(registry=(pinned,))
-    engine.others = [f"nvcr.io/nvidia/tritonserver@{other}"]
-    base = ensure_base(engine.client, name=NVIDIA, digest=DIGEST, say=ignore)
-    assert (base.reference, base.digest) == (pinned, DIGEST)
 
 
 def test_a_base_with_several_digests_is_recorded_by_the_same_in_whatever_order_they_are():
@@ -150,32 +140,24 @@ def test_a_base_with_several_digests_is_recorded_by_the_same_in_whatever_order_t
     for others in (digests, digests[::-1]):
         engine = Engine(NVIDIA)
         engine.others = others
-        recorded.append(ensure_base(engine.client, name=NVIDIA, digest=None, say=ignore).digest)
+        recorded.append(ensured(engine).digest)
     assert recorded == ["sha256:" + "a" * 64] * 2
 
 
 def test_without_a_registry_the_one_in_the_engine_serves():
-    base = ensure_base(Engine(NVIDIA).client, name=NVIDIA, digest=None, say=ignore)
+    base = ensured(Engine(NVIDIA))
     assert (base.reference, base.digest) == (NVIDIA, "sha256:image")
 
 
 @pytest.mark.parametrize(("name", "digest"), [(NVIDIA, None), (NVIDIA, DIGEST), (DEBIAN, DIGEST)])
 def test_what_cannot_be_made_here_is_refused_in_a_line(name, digest):
     with pytest.raises(BuildError, match=r"cannot pull .*no such host$") as caught:
-        ensure_base(Engine().client, name=name, digest=digest, say=ignore)
-    assert caught.value.remedy is not None
+        ensured(Engine(), name, digest)
     assert "docker load" in caught.value.remedy
 
 
-def test_a_debian_made_earlier_is_taken_again(program):
-    program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
-    tar = debian_tar("bookworm", ignore)
-    program.write_text("#!/bin/sh\nexit 1\n")
-    assert debian_tar("bookworm", ignore) == tar
-
-
 def test_an_old_debian_is_named_with_its_age(program):
-    program.write_text('#!/bin/sh\nfor last; do :; done\necho >>"$last"\n')
+    program('for last; do :; done\necho >>"$last"')
     told: list[str] = []
     tar = debian_tar("bookworm", told.append)
     assert told == ["making a minimal Debian with mmdebstrap"]
@@ -188,17 +170,16 @@ def test_an_old_debian_is_named_with_its_age(program):
 def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
     tmp_path, program, monkeypatch
 ):
-    program.write_text('#!/bin/sh\nfor last; do :; done\nprintf abc >"$last"\n')
+    program('for last; do :; done\nprintf abc >"$last"')
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     name = f"numlkit/debian:bookworm-{digest[:12]}"
     for cache in ("one", "other"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
         engine = Engine()
-        base = ensure_base(engine.client, name=DEBIAN, digest=None, say=ignore)
+        base = ensured(engine, DEBIAN)
         assert (base.reference, base.name, base.digest) == (name, name, f"sha256:{digest}")
         assert engine.there == {name}
-    again = ensure_base(engine.client, name=DEBIAN, digest=None, say=ignore)
-    assert (again, engine.imported) == (base, [name])
+    assert (ensured(engine, DEBIAN), engine.imported) == (base, [name])
 
 
 def test_a_missing_mmdebstrap_is_named(tmp_path, monkeypatch):
@@ -211,7 +192,7 @@ def test_a_missing_mmdebstrap_is_named(tmp_path, monkeypatch):
 
 
 def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program):
-    program.write_text('#!/bin/sh\necho "I: begins" >&2; echo "E: no mirror" >&2; exit 25\n')
+    program('echo "I: begins" >&2; echo "E: no mirror" >&2; exit 25')
     with pytest.raises(BuildError, match="cannot make a minimal Debian: no mirror"):
         debian_tar("bookworm", ignore)
     assert [path.suffix for path in (cache_folder() / "bases").iterdir()] == [".lock"]
@@ -225,10 +206,9 @@ def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program):
     ],
 )
 def test_a_user_without_subordinate_ids_is_told_how_to_get_them(program, said):
-    program.write_text(f"#!/bin/sh\necho '{said}' >&2; exit 1\n")
+    program(f"echo '{said}' >&2; exit 1")
     with pytest.raises(BuildError, match=r"no subordinate user ids$") as caught:
         debian_tar("bookworm", ignore)
-    assert caught.value.remedy is not None
     assert caught.value.remedy.startswith("sudo usermod --add-subuids ")
 
 

@@ -25,6 +25,7 @@ from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments
 from deploy.triton.config import read_config, template_of
 from deploy.triton.distribution import TritonDistribution
+from tests.programs import write_program
 
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
 
@@ -90,10 +91,7 @@ def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_p
 )
 def test_serve_starts_the_server_as_the_kit_does(tmp_path, variables, http):
     write_scripts(tmp_path / "numl" / "bin")
-    triton = tmp_path / "triton" / "bin" / "tritonserver"
-    triton.parent.mkdir(parents=True)
-    triton.write_text('#!/bin/sh\nprintf \'%s\\n\' "$0" "$@"\n')
-    triton.chmod(0o755)
+    write_program(tmp_path / "triton/bin/tritonserver", 'printf \'%s\\n\' "$0" "$@"')
     (tmp_path / "numl/models/cpu").mkdir(parents=True)
     serve = tmp_path / "numl/bin/serve"
     places = {"triton=/opt/tritonserver": tmp_path / "triton", "numl=/opt/numl": tmp_path / "numl"}

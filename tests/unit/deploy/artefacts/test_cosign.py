@@ -47,12 +47,17 @@ def statements(tmp_path):
     return {kind: tmp_path / kind for kind in documents}
 
 
-def test_with_a_key_nothing_goes_to_a_public_log(cosign, statements, tmp_path, monkeypatch):
+@pytest.fixture
+def private(tmp_path, monkeypatch):
+    """A private key, to which the stand-in's public one belongs."""
     monkeypatch.setenv("COSIGN_PASSWORD", "")
-    key = tmp_path / "cosign.key"
-    key.touch()
-    sign_image(REFERENCE, key, statements, SIGNED)
-    with_key = ["--yes", "--tlog-upload=false", "--key", str(key)]
+    (tmp_path / "cosign.key").touch()
+    return tmp_path / "cosign.key"
+
+
+def test_with_a_key_nothing_goes_to_a_public_log(cosign, statements, private):
+    sign_image(REFERENCE, private, statements, SIGNED)
+    with_key = ["--yes", "--tlog-upload=false", "--key", str(private)]
     assert [words[1:5] for words in cosign.asked] == [with_key] * 3
     facts = ("tag=prod", "line=one", "sequence=3", "created=2026-11-23T02:27:00Z")
     said = [f"--annotations={each}" for each in facts]
@@ -93,14 +98,6 @@ def test_a_registry_that_does_not_answer_is_no_wrong_signature(cosign, signer, r
     with pytest.raises(SignatureError, match=r"^cannot check the signature of") as caught:
         verify_image(REFERENCE, signer)
     assert "network" in str(caught.value.remedy)
-
-
-@pytest.fixture
-def private(tmp_path, monkeypatch):
-    """A private key, to which the stand-in's public one belongs."""
-    monkeypatch.setenv("COSIGN_PASSWORD", "")
-    (tmp_path / "cosign.key").touch()
-    return tmp_path / "cosign.key"
 
 
 def test_a_key_that_does_not_belong_to_the_one_named_is_refused(

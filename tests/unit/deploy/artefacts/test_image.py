@@ -2,19 +2,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import docker
 import pytest
 
 from deploy.artefacts import build, sif
 from deploy.artefacts.context import closure
 from deploy.artefacts.image import BaseImage, BuiltImage, build_image, follow, reason
 from deploy.artefacts.labels import Source, labels
-from deploy.environment.environment import Environment
 from deploy.host.console import Console
 from deploy.host.errors import BuildError
 from deploy.triton.release import find_release
+from tests.environments import ignore
 
 # As a Docker 20.10 said it.
 STEPS: list[dict[str, Any]] = [
@@ -40,52 +39,52 @@ def test_each_step_is_told_and_the_image_s_id_returned():
     assert told == ["step 1 of 3: FROM debian", "step 2 of 3: RUN /opt/numl/bin/check"]
 
 
-def test_a_failed_step_s_own_last_words_are_the_cause():
-    messages = [*STEPS, {"stream": "Traceback ...\nImportError: libffi.so.8: no\n"}, FAILED]
-    with pytest.raises(BuildError) as caught:
-        follow(messages, lambda _text: None)
-    assert caught.value.cause == (
-        "the image cannot be built: ImportError: libffi.so.8: no (RUN /opt/numl/bin/check)"
-    )
+@pytest.mark.parametrize(
+    ("messages", "cause"),
+    [
+        (
+            [*STEPS, {"stream": "Traceback ...\nImportError: libffi.so.8: no\n"}, FAILED],
+            r"^the image cannot be built: "
+            r"ImportError: libffi\.so\.8: no \(RUN /opt/numl/bin/check\)$",
+        ),
+        ([*STEPS, FAILED], "returned a non-zero code: 1"),
+        (STEPS, "without a result"),
+    ],
+    ids=["a step's own last words", "a step that said nothing", "an engine that goes away"],
+)
+def test_why_an_image_was_not_built_is_told(messages, cause):
+    with pytest.raises(BuildError, match=cause):
+        follow(messages, ignore)
 
 
-def test_a_model_that_answers_wrongly_is_named_although_others_come_after_it():
-    output = "\n".join(
-        [
-            '{"python": "3.11.7"}',
-            '{"model": "/opt/numl/models/cpu/nugraph2/1", "ok": false, "error": "wrong answer"}',
-            '{"model": "/opt/numl/models/cpu/nugraph3/1", "ok": true, "error": null}',
-            "{a library: that prints}",
-            "Removing intermediate container 6763b4cfbecc",
-        ]
-    )
-    assert reason(output) == "/opt/numl/models/cpu/nugraph2/1: wrong answer"
+ANSWERS = """\
+{"python": "3.11.7"}
+{"model": "/opt/numl/models/cpu/nugraph2/1", "ok": false, "error": "wrong answer"}
+{"model": "/opt/numl/models/cpu/nugraph3/1", "ok": true, "error": null}
+{a library: that prints}
+Removing intermediate container 6763b4cfbecc"""
 
 
-def test_a_step_s_last_words_count_though_a_line_before_them_sounds_worse():
-    output = 'E1123 server.cc:2607] "Internal: failed to load all models"\nnugraph3: not ready\n'
-    assert reason(output) == "nugraph3: not ready"
-
-
-def test_colours_are_no_part_of_a_reason():
-    assert reason("\x1b[91mE: no such file\x1b[0m") == "E: no such file"
-
-
-def test_a_step_that_said_nothing_leaves_the_engine_s_words():
-    with pytest.raises(BuildError, match="returned a non-zero code: 1"):
-        follow([*STEPS, FAILED], lambda _text: None)
-
-
-def test_an_engine_that_goes_away_has_built_nothing():
-    with pytest.raises(BuildError, match="without a result"):
-        follow(STEPS, lambda _text: None)
+@pytest.mark.parametrize(
+    ("output", "why"),
+    [
+        (ANSWERS, "/opt/numl/models/cpu/nugraph2/1: wrong answer"),
+        (
+            'E1123 server.cc:2607] "Internal: failed to load all models"\nnugraph3: not ready\n',
+            "nugraph3: not ready",
+        ),
+        ("\x1b[91mE: no such file\x1b[0m", "E: no such file"),
+    ],
+    ids=["a wrong answer before others", "last words after a line that sounds worse", "no colours"],
+)
+def test_a_step_s_output_says_why_it_failed(output, why):
+    assert reason(output) == why
 
 
 def test_all_labels(monkeypatch):
     monkeypatch.setattr("deploy.artefacts.labels.serving_digest", lambda _source: "5e41")
     python = SimpleNamespace(short_version="3.11")
-    facts = SimpleNamespace(flavour="cpu", digest="e2bc", interpreter=python)
-    environment = cast(Environment, facts)
+    environment = SimpleNamespace(flavour="cpu", digest="e2bc", interpreter=python)
     assert labels(SOURCE, environment, find_release("24.10")) | BASE.labels == {
         "org.opencontainers.image.title": "numlkit",
         "org.opencontainers.image.description": "NuGraph2 and NuGraph3 served by NVIDIA Triton",
@@ -137,15 +136,9 @@ class Engine:
         found = self.tags.get(name) or ids.get(name, name)
         return SimpleNamespace(id=found, attrs={"Id": found, "Size": 1, "Config": {}})
 
-    @property
-    def client(self) -> docker.DockerClient:
-        return cast(docker.DockerClient, self)
-
 
 def test_an_image_is_recorded_by_its_id_though_another_takes_its_tag(tmp_path):
-    built = build_image(
-        Engine().client, tmp_path, base=BASE, labels={}, tag="n/numl:t", say=lambda _text: None
-    )
+    built = build_image(Engine(), tmp_path, base=BASE, labels={}, tag="n/numl:t", say=ignore)
     assert built == BuiltImage("n/numl:t", "sha256:26b32e21c776ours", 1)
 
 
@@ -156,7 +149,7 @@ def test_a_sif_is_made_from_the_image_that_was_built_though_another_takes_its_ta
     engine.tags["n/numl:t"] = "sha256:theirs"
 
     @contextmanager
-    def exported(_: docker.DockerClient, image: str) -> Iterator[Iterator[bytes]]:
+    def exported(_: Engine, image: str) -> Iterator[Iterator[bytes]]:
         made.append(image)
         yield iter(())
 
@@ -166,10 +159,9 @@ def test_a_sif_is_made_from_the_image_that_was_built_though_another_takes_its_ta
     monkeypatch.setattr(sif, "tar_chunks", lambda _: iter(()))
     monkeypatch.setattr(sif.SifBuilder, "_finish", lambda *words: words[3].touch())
     monkeypatch.setattr(build._Build, "_record", lambda *_: None)
-    tools = cast(Any, SimpleNamespace(apptainer=SimpleNamespace(path=None), mksquashfs=None))
-    request = cast(Any, SimpleNamespace(out=tmp_path, sif=tmp_path / "numl.sif"))
-    place = cast(Any, SimpleNamespace(client=engine.client, tools=tools, source=SOURCE))
+    tools = SimpleNamespace(apptainer=SimpleNamespace(path=None), mksquashfs=None)
+    request = SimpleNamespace(out=tmp_path, sif=tmp_path / "numl.sif")
+    place = SimpleNamespace(client=engine, tools=tools, source=SOURCE)
     ours = BuiltImage("n/numl:t", "sha256:ours", 1)
-    building = build._Build(request, place, Console("quiet"))
-    building._sif(tmp_path, (ours, (BASE, cast(Any, None))))
+    build._Build(request, place, Console("quiet"))._sif(tmp_path, (ours, (BASE, None)))
     assert made == ["n/numl:t", "sha256:ours"]

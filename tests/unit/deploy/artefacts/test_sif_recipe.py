@@ -15,6 +15,7 @@ from deploy.artefacts.sif import (
 
 ORIGIN = Origin("docker-daemon", "numlkit:cpu")
 EPOCH = 1_700_000_000
+VALUES = ("plain", "two words", "it's", 'a "b" $c `d` \\e', "a=b", "")
 
 
 @pytest.fixture
@@ -41,17 +42,17 @@ def _shell(script: str, environment: dict[str, str], show: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("value", ["plain", "two words", "it's", 'a "b" $c `d` \\e', "a=b", ""])
-def test_a_variable_of_the_image_has_its_value(value):
-    assert _shell(environment_script([f"NUML_X={value}"]), {}, "NUML_X") == value
-
-
-def test_what_the_user_has_set_is_left():
-    assert _shell(environment_script(["NUML_X=image"]), {"NUML_X": "mine"}, "NUML_X") == "mine"
-
-
-def test_path_is_the_images():
-    assert _shell(environment_script(["PATH=/opt/bin"]), {"PATH": "/host"}, "PATH") == "/opt/bin"
+@pytest.mark.parametrize(
+    ("variable", "users", "value"),
+    [
+        *((f"NUML_X={value}", {}, value) for value in VALUES),
+        ("NUML_X=image", {"NUML_X": "mine"}, "mine"),
+        ("PATH=/opt/bin", {"PATH": "/host"}, "/opt/bin"),
+    ],
+)
+def test_a_variable_of_the_image_has_its_value_or_the_users_but_path(variable, users, value):
+    name = variable.partition("=")[0]
+    assert _shell(environment_script([variable]), users, name) == value
 
 
 def test_the_network_and_the_home_folder_are_not_the_images_to_choose():

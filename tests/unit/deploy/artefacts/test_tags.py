@@ -16,13 +16,18 @@ from deploy.host.errors import SignatureError
 from tests.cosign import Cosign
 
 NAME = "registry.example.org/lab/numl"
+PROD = parse_reference(f"{NAME}:prod")
 IMAGE = parse_reference(f"{NAME}@sha256:{'ab' * 32}")
 
 
 @pytest.fixture
 def cosign(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Cosign.install(tmp_path / "bin", monkeypatch)
+
+
+@pytest.fixture
+def signer(cosign):
+    return read_signer(cosign.key)
 
 
 def facts(sequence: int, tag: str = "prod", line: str = "one") -> dict[str, str]:
@@ -69,62 +74,57 @@ def test_what_was_seen_is_of_one_tag_and_one_key(cosign, tmp_path, monkeypatch):
     assert accepts(others, 4, key=read_signer(others.key))
 
 
-def test_the_tag_and_both_numbers_are_named(cosign):
+def test_the_tag_and_both_numbers_are_named(cosign, signer):
     assert accepts(cosign, 5)
     before = f"{NAME}:prod names an older image than before: it is signed with"
     for signed, number in (([], "no number"), ([3], "number 3")):
         answer(cosign, *map(facts, signed))
         words = re.escape(f"{before} {number}, and 5 was seen there")
         with pytest.raises(SignatureError, match=f"^{words}$") as caught:
-            verify_tag(parse_reference(f"{NAME}:prod"), IMAGE, read_signer(cosign.key))
+            verify_tag(PROD, IMAGE, signer)
         assert "publish DEST --sign KEY" in str(caught.value.remedy)
 
 
-def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosign):
-    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosign, signer):
     answer(cosign, facts(5, "test"), facts(6, "next"))
     with pytest.raises(SignatureError, match=r"names an image that was signed for next, test$"):
-        verify_tag(prod, IMAGE, signer)
+        verify_tag(PROD, IMAGE, signer)
     # It may be signed for several.
     answer(cosign, facts(9, "test", "two"), facts(5))
-    signed = verify_tag(prod, IMAGE, signer)
-    assert signed is not None
+    signed = verify_tag(PROD, IMAGE, signer)
     assert (signed.tag, signed.line, signed.sequence) == ("prod", "one", 5)
     answer(cosign, facts(9, line="two"))
     with pytest.raises(SignatureError, match=r"signed for this tag of another repository$"):
-        verify_tag(prod, IMAGE, signer)
+        verify_tag(PROD, IMAGE, signer)
 
 
-def test_another_image_with_the_number_of_the_newest_is_refused(cosign):
-    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+def test_another_image_with_the_number_of_the_newest_is_refused(cosign, signer):
     answer(cosign, facts(5))
-    verify_tag(prod, IMAGE, signer)
+    verify_tag(PROD, IMAGE, signer)
     with pytest.raises(SignatureError, match=r"another image than before with number 5$"):
-        verify_tag(prod, replace(IMAGE, digest=f"sha256:{'cd' * 32}"), signer)
-    verify_tag(prod, IMAGE, signer)
+        verify_tag(PROD, replace(IMAGE, digest=f"sha256:{'cd' * 32}"), signer)
+    verify_tag(PROD, IMAGE, signer)
 
 
-def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign):
-    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
+def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign, signer):
     cosign.answer("[]")
-    first, other = (next_signed(prod, None, signer) for _ in range(2))
+    first, other = (next_signed(PROD, None, signer) for _ in range(2))
     assert first.line != other.line
     # Of a clock that was set back.
     answer(cosign, facts(2**40), facts(2**41, "test", "two"))
-    assert next_signed(prod, IMAGE, signer).sequence == 2**40 + 1
-    assert next_signed(prod, IMAGE, signer).line == "one"
-    verify_tag(prod, IMAGE, signer)
+    assert next_signed(PROD, IMAGE, signer).sequence == 2**40 + 1
+    assert next_signed(PROD, IMAGE, signer).line == "one"
+    verify_tag(PROD, IMAGE, signer)
     # What the tag names now is somebody else's.
     cosign.refuse({"verify": "Error: no signatures found"})
     for named in (None, IMAGE):
-        new = next_signed(prod, named, signer)
+        new = next_signed(PROD, named, signer)
         assert (new.tag, new.line, new.sequence) == ("prod", "one", 2**40 + 1)
 
 
-def test_a_tag_that_is_gone_is_told_where_it_was_seen(cosign):
-    prod, signer = parse_reference(f"{NAME}:prod"), read_signer(cosign.key)
-    refuse_gone(prod, signer)
+def test_a_tag_that_is_gone_is_told_where_it_was_seen(cosign, signer):
+    refuse_gone(PROD, signer)
     answer(cosign, facts(5))
-    verify_tag(prod, IMAGE, signer)
+    verify_tag(PROD, IMAGE, signer)
     with pytest.raises(SignatureError, match="numl:prod, which named a signed image, is gone"):
-        refuse_gone(prod, signer)
+        refuse_gone(PROD, signer)

@@ -13,6 +13,7 @@ from deploy.host.errors import BuildError, EnvironmentSetupError
 from deploy.triton.command import image_flags
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from tests.environments import ignore
+from tests.programs import write_program
 from tests.releases import Blob, layer
 
 FLAGS = [flag.partition("=")[0] for flag in image_flags()]
@@ -23,15 +24,13 @@ STARTS = "| server_version                   | 2.71.0   |"
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """Writes a folder like /opt/tritonserver with a server that says something, and returns it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(triton, "needed_by", lambda _path: ["libc.so.6"])
     monkeypatch.setattr(triton, "python_of_stub", lambda _path: "3.12")
 
     def write(said, version=None):
         root = tmp_path / "tritonserver"
         for path in SERVER:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+            write_program(root / path, f"echo '{said}' >&2\nexit 1")
         if version is not None:
             (root / "TRITON_VERSION").write_text(f"{version}\n")
         return root
@@ -43,7 +42,6 @@ def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
     root = server(f"{HELP}\n{STARTS}")
     release = find_triton(str(root), ignore)
     assert (release.release, release.server, release.own_python) == ("2.71.0", "2.71.0", "3.12")
-    assert release.flags is not None
     assert "allow-client-shm" in release.flags
     assert release.numpy_below is None
     assert release.model_parameters == {"guard_arrays": "off"}
@@ -122,7 +120,6 @@ def test_a_folder_whose_backend_or_library_changed_is_taken_again(server, change
     (root / changed).write_text("new, mended")
     new = find_triton(str(root), ignore, backends=chosen)
     assert (new.root, new.digest) != (old.root, old.digest)
-    assert new.root is not None
     if not changed.startswith("lib/"):  # to which nothing here is linked
         assert (new.root / changed).read_text() == "new, mended"
 
@@ -148,6 +145,5 @@ def test_an_index_by_digest_is_not_asked_for_twice(server, serve):
     registry.asked.clear()
     assert find_triton(name, ignore) == found
     assert registry.asked == []
-    assert found.root is not None
     shutil.rmtree(found.root)
     assert find_triton(name, ignore) == found
