@@ -17,6 +17,8 @@ from tritonclient.grpc import model_config_pb2
 
 from deploy.artefacts.labels import Source
 from deploy.engines.resolved import Resolved
+from deploy.publishing.bucket import BucketPlace
+from deploy.publishing.destination import Bucket
 from deploy.publishing.models import LocalModel
 from numl_formats.published import File
 
@@ -109,6 +111,13 @@ class Service:
     def _tag(self, key: str) -> str:
         content = self.objects.get(key, b"")
         return f'"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
+
+
+def bucket_place(service: Service) -> BucketPlace:
+    """Return a bucket of this service."""
+    place = BucketPlace(Bucket("http://127.0.0.1:9", "models", "prod"))
+    place._store.__dict__["client"] = service
+    return place
 
 
 def _error(code: str, operation: str) -> ClientError:

@@ -19,9 +19,7 @@ from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError, SignatureError
-from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.contents import files_of
-from deploy.publishing.destination import Bucket
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
@@ -31,6 +29,7 @@ from tests.unit.deploy.publishing.store import (
     Service,
     after,
     after_rollback,
+    bucket_place,
     die,
     small_models,
 )
@@ -59,23 +58,17 @@ def models(tmp_path_factory):
         yield
 
 
-def at(service: Service) -> BucketPlace:
-    place = BucketPlace(Bucket("http://127.0.0.1:9", "models", "prod"))
-    place._store.__dict__["client"] = service
-    return place
-
-
 def publish(service: Service, content: str, **more: Any) -> Outcome:
     order = Order(Resolved(Deployment(name=content, models=MODELS)), **more)
-    return at(service).publish(order, QUIET)
+    return bucket_place(service).publish(order, QUIET)
 
 
 def rollback(service: Service, signing: Signing, to: str | None = None) -> Outcome:
-    return at(service).rollback(to, signing, dry_run=False)
+    return bucket_place(service).rollback(to, signing, dry_run=False)
 
 
 def prune(service: Service, signing: Signing) -> Outcome:
-    return at(service).prune(SERVER, signing, QUIET, dry_run=False)
+    return bucket_place(service).prune(SERVER, signing, QUIET, dry_run=False)
 
 
 def statement(service: Service) -> Published | None:
@@ -98,7 +91,6 @@ class Histories(RuleBasedStateMachine):
 
     def whole(self, number: int) -> bool:
         published = statement(self.service)
-        assert published is not None
         release = published.release(number)
         one = Published("", 0, release.created, None, (number,), number, (release,))
         return not self.damaged & files_of(one).keys()
@@ -106,7 +98,6 @@ class Histories(RuleBasedStateMachine):
     def has_published(self, content: str) -> None:
         """Take over what a publish has done: a new release, unless the same serves whole."""
         published = statement(self.service)
-        assert published is not None
         if self.served and published.serving == self.served[-1]:
             assert self.contents[self.served[-1]] == content
             return
@@ -180,7 +171,6 @@ class Histories(RuleBasedStateMachine):
 
     def has_pruned(self) -> None:
         published = statement(self.service)
-        assert published is not None
         if len(published.releases) <= 2:
             self.served = self.served[-2:]
             self.contents = {number: self.contents[number] for number in self.served}
@@ -205,7 +195,6 @@ class Histories(RuleBasedStateMachine):
         if what == "publish":
             self.has_published(content)
         elif what == "rollback":
-            assert served is not None
             self.served = served
         else:
             self.has_pruned()
@@ -251,7 +240,6 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), lose=st.booleans())
     def damage(self, data: st.DataObject, lose: bool) -> None:
         published = statement(self.service)
-        assert published is not None
         key = data.draw(st.sampled_from(sorted(files_of(published))))
         if f"prod/{key}" not in self.service.objects:
             return
@@ -268,7 +256,6 @@ class Histories(RuleBasedStateMachine):
         if not self.served:
             assert published is None
             return
-        assert published is not None
         assert list(published.served) == self.served
         assert {release.number for release in published.releases} == set(self.contents)
         assert published.last == self.last
@@ -288,7 +275,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.served)
     @invariant()
     def a_check_finds_exactly_what_is_damaged(self) -> None:
-        listing = at(self.service).listing(self.look)
+        listing = bucket_place(self.service).listing(self.look)
         found = {int(entry.release) for entry in listing.entries if entry.damaged}
         assert found == {number for number in self.contents if not self.whole(number)}
         if found:

@@ -1,11 +1,13 @@
-"""Which artefacts a publish takes."""
+"""Which artefacts and models a publish takes; those are verified first in tests/integration."""
 
 from dataclasses import replace
 
 import pytest
 
-from deploy.deployment.deployment import load_deployment
+from deploy.deployment.deployment import Deployment, load_deployment
 from deploy.engines.resolved import Resolved
+from deploy.host.errors import DeploymentError
+from deploy.publishing.models import verified_models
 from deploy.publishing.place import Order
 from deploy.triton.release import find_release
 
@@ -24,3 +26,12 @@ def test_artefacts_are_those_of_the_triton_that_is_named(monkeypatch, named, rel
     order = Order(Resolved(load_deployment(None, {"triton": named})))
     assert order.triton == release
     assert bool(fetched) == (named != release)
+
+
+def test_a_sites_own_models_are_refused(tmp_path):
+    resolved = Resolved(Deployment(models_dir=tmp_path, models=("own",)))
+    with (
+        pytest.raises(DeploymentError, match="only the kit's models are published"),
+        verified_models(resolved, print, with_code=False),
+    ):
+        pass

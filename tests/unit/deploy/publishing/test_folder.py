@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,8 @@ def small_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("deploy.publishing.built.shutil.which", str)
     patch.setattr("deploy.publishing.folder.find_source", lambda _: Source("abc", 0, ""))
     patch.setattr("deploy.publishing.built.sign_built", lambda _, made, *__: made)
+    # What is killed here is a process, never the host.
+    patch.setattr("deploy.publishing.folder.os.fsync", lambda _: None)
 
 
 def publish_file(dist: Path, root: Path, content: str, **more: Any) -> Outcome:
@@ -55,14 +56,16 @@ def publish_file(dist: Path, root: Path, content: str, **more: Any) -> Outcome:
     return FolderPlace(root).publish(order, Console("quiet"))
 
 
-@pytest.fixture
-def publish(tmp_path, monkeypatch):
-    small_files(monkeypatch)
-    return partial(publish_file, tmp_path / "dist")
-
-
 def served(root: Path) -> str:
     return (root / "current" / "numl.sif").read_text()
+
+
+def rollback(root: Path, to: str | None = None, *, dry_run: bool = False) -> Outcome:
+    return FolderPlace(root).rollback(to, Signing(), dry_run=dry_run)
+
+
+def prune(root: Path, *, dry_run: bool = False) -> Outcome:
+    return FolderPlace(root).prune((), Signing(), Console("quiet"), dry_run=dry_run)
 
 
 def listed(root: Path) -> dict[str, bool]:
@@ -115,46 +118,36 @@ def test_a_publish_that_is_killed_at_any_change_leaves_the_old_release_and_can_b
         assert (again.release, again.changed) == ("2", not done)
         assert served(root) == "new"
         assert listed(root) == {"1": False, "2": True}
-        assert sorted(path.name for path in root.iterdir()) == [
-            "1",
-            "2",
-            "current",
-            "published.json",
-        ]
+        names = sorted(path.name for path in root.iterdir())
+        assert names == ["1", "2", "current", "published.json"]
         if not killed:
             break
     assert 8 < step < MANY - 1
 
 
-def test_going_back_moves_one_link_and_pruning_keeps_numbers(publish, tmp_path):
-    root = tmp_path / "place"
-    root.mkdir()
+def test_going_back_moves_one_link_and_pruning_keeps_numbers(publish, root):
     for content in ("a", "b", "c"):
         publish(root, content)
-    place = FolderPlace(root)
-    assert place.rollback(None, Signing(), dry_run=True).changed is False
+    assert rollback(root, dry_run=True).changed is False
     assert served(root) == "c"
-    assert place.rollback(None, Signing(), dry_run=False).facts["serving"] == 2
+    assert rollback(root).facts["serving"] == 2
     assert served(root) == "b"
-    assert place.rollback("2", Signing(), dry_run=False).changed is False
-    assert place.prune((), Signing(), Console("quiet"), dry_run=False).facts == {
-        "kept": [1, 2],
-        "removed": 1,
-    }
+    assert rollback(root, "2").changed is False
+    assert prune(root).facts == {"kept": [1, 2], "removed": 1}
     assert listed(root) == {"1": False, "2": True}
     assert publish(root, "d").release == "4"
     with pytest.raises(PublishError, match="there is no release 3") as raised:
-        place.rollback("3", Signing(), dry_run=False)
+        rollback(root, "3")
     assert raised.value.remedy == "use --to with one of: 1, 2"
-    assert place.rollback("1", Signing(), dry_run=True).lines == ("would switch to release 1",)
-    place.rollback("1", Signing(), dry_run=False)
+    assert rollback(root, "1", dry_run=True).lines == ("would switch to release 1",)
+    rollback(root, "1")
     with pytest.raises(PublishError, match="release 1 serves, and none served before it"):
-        place.rollback(None, Signing(), dry_run=False)
+        rollback(root)
 
 
 def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path):
     with pytest.raises(PublishError, match=f"nothing is published in {tmp_path}") as raised:
-        FolderPlace(tmp_path).rollback(None, Signing(), dry_run=False)
+        rollback(tmp_path)
     assert raised.value.remedy == f"numlkit publish {tmp_path}"
 
 
@@ -166,34 +159,28 @@ def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path):
     ],
 )
 def test_what_cannot_be_written_is_said_of_the_folder(
-    number, words, remedy, publish, tmp_path,
-    monkeypatch
-):  # fmt: skip
+    number, words, remedy, publish, root, monkeypatch
+):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    root = tmp_path / "place"
-    root.mkdir()
     monkeypatch.setattr("deploy.publishing.folder.os.fsync", refuse)
     with pytest.raises(PublishError, match=f"^cannot write to {root}: {words}$") as raised:
         publish(root, "a")
-    assert raised.value.remedy is not None
     assert remedy in raised.value.remedy
     assert not any(root.iterdir())
 
 
 def test_a_folder_with_a_current_of_somebody_else_is_refused_before_anything_is_copied(
-    publish, tmp_path
+    publish, root
 ):
-    (tmp_path / "place" / "current").mkdir(parents=True)
+    (root / "current").mkdir()
     with pytest.raises(PublishError, match=r"place/current is not a link made by the kit"):
-        publish(tmp_path / "place", "a")
-    assert [path.name for path in (tmp_path / "place").iterdir()] == ["current"]
+        publish(root, "a")
+    assert [path.name for path in root.iterdir()] == ["current"]
 
 
-def test_what_was_published_before_is_switched_to_and_not_copied(publish, tmp_path):
-    root = tmp_path / "place"
-    root.mkdir()
+def test_what_was_published_before_is_switched_to_and_not_copied(publish, root):
     publish(root, "a")
     publish(root, "b")
     before = (root / "1" / "numl.sif").stat()
@@ -204,16 +191,13 @@ def test_what_was_published_before_is_switched_to_and_not_copied(publish, tmp_pa
 
 @pytest.mark.parametrize("clock_is_set", [False, True])
 def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
-    clock_is_set, publish, tmp_path, monkeypatch
+    clock_is_set, publish, root, monkeypatch
 ):
-    root = tmp_path / "place"
-    root.mkdir()
     refused = pytest.raises(PublishError, match="is being changed by process")
     with alone_in(root), monkeypatch.context() as patch, refused as said:
         if clock_is_set:
             patch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
         publish(root, "a")
-    assert said.value.remedy is not None
     assert f"rm {root / LOCK}" in said.value.remedy
     assert not any(root.iterdir())
 
@@ -248,10 +232,9 @@ def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
-def test_a_folder_of_an_older_kit_is_read_and_published_to(publish, tmp_path):
-    root = tmp_path / "place"
+def test_a_folder_of_an_older_kit_is_read_and_published_to(publish, root):
     for number, content in enumerate(("a", "b"), 1):
-        (root / str(number)).mkdir(parents=True)
+        (root / str(number)).mkdir()
         (root / str(number) / "numl.sif").write_text(content)
         digest = sha256_of(root / str(number) / "numl.sif")
         record = {
@@ -262,14 +245,11 @@ def test_a_folder_of_an_older_kit_is_read_and_published_to(publish, tmp_path):
     (root / "current").symlink_to("2")
     assert listed(root) == {"1": False, "2": True}
     assert publish(root, "c").release == "3"
-    assert FolderPlace(root).rollback(None, Signing(), dry_run=False).release == "2"
-    place = FolderPlace(root)
-    assert place.prune((), Signing(), Console("quiet"), dry_run=False).facts["kept"] == [1, 2]
+    assert rollback(root).release == "2"
+    assert prune(root).facts["kept"] == [1, 2]
 
 
-def test_a_copy_that_the_disk_does_not_keep_is_not_published(publish, tmp_path, monkeypatch):
-    root = tmp_path / "place"
-    root.mkdir()
+def test_a_copy_that_the_disk_does_not_keep_is_not_published(publish, root, monkeypatch):
     publish(root, "old")
     with monkeypatch.context() as patch:
         patch.setattr("deploy.publishing.folder.os.fsync", lambda file: os.truncate(file, 1))
@@ -281,8 +261,7 @@ def test_a_copy_that_the_disk_does_not_keep_is_not_published(publish, tmp_path, 
     assert listed(root) == {"1": False, "2": True}
 
 
-def test_what_the_kit_did_not_make_is_never_removed(publish, tmp_path):
-    root = tmp_path / "place"
+def test_what_the_kit_did_not_make_is_never_removed(publish, root):
     own = [root / "1" / "thesis.txt", root / "7" / "numl.sif", root / "notes" / "a"]
     for path in own:
         path.parent.mkdir(parents=True)
@@ -291,7 +270,7 @@ def test_what_the_kit_did_not_make_is_never_removed(publish, tmp_path):
         publish(root, content)
     own.append(root / "7" / "release.json")  # a name that others use, too
     own[-1].write_text("mine")
-    FolderPlace(root).prune((), Signing(), Console("quiet"), dry_run=False)
+    prune(root)
     assert {path.read_text() for path in own} == {"mine"}
     assert list(listed(root)) == ["3", "4"]
     notes = FolderPlace(root).listing(Look(check=True)).notes
@@ -306,9 +285,7 @@ def test_what_the_kit_did_not_make_is_never_removed(publish, tmp_path):
         (lambda sif: sif.with_name("manifest.json").unlink(), "no manifest.json that names"),
     ],
 )
-def test_what_was_not_built_here_is_refused(change, cause, publish, tmp_path):
-    root = tmp_path / "place"
-    root.mkdir()
+def test_what_was_not_built_here_is_refused(change, cause, publish, root, tmp_path):
     publish(root, "a")
     sif = tmp_path / "dist" / "a.sif"
     change(sif)

@@ -3,50 +3,18 @@
 import errno
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from deploy.host.console import Console
 from deploy.host.errors import PublishError
 from deploy.publishing.folder import FolderPlace
 from deploy.publishing.lock import alone_in
-from deploy.publishing.place import Look, Signing
-from tests.unit.deploy.publishing.signing import pair, without_cosign
-from tests.unit.deploy.publishing.test_folder import (
-    MANY,
-    killed_at,
-    publish_file,
-    served,
-    small_files,
-)
+from deploy.publishing.place import Look
+from tests.unit.deploy.publishing.signing import pair
+from tests.unit.deploy.publishing.test_folder import MANY, killed_at, prune, rollback, served
 
-QUIET = Console("quiet")
 LEFT = ".numlkit.2.abcdefgh.partial"
-
-
-@pytest.fixture
-def publish(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    small_files(monkeypatch)
-    without_cosign(monkeypatch)
-    return partial(publish_file, tmp_path / "dist")
-
-
-@pytest.fixture
-def root(tmp_path):
-    place = tmp_path / "place"
-    place.mkdir()
-    return place
-
-
-def rollback(root: Path, to: str | None = None, *, dry_run: bool = False) -> None:
-    FolderPlace(root).rollback(to, Signing(), dry_run=dry_run)
-
-
-def prune(root: Path, *, dry_run: bool = False) -> None:
-    FolderPlace(root).prune((), Signing(), QUIET, dry_run=dry_run)
 
 
 def _with_three(publish: Callable[[Path, str], object], root: Path) -> Path:
@@ -162,8 +130,7 @@ def test_a_folder_of_others_with_a_number_written_otherwise_stays(publish, root)
     (root / "01").mkdir()
     for content in "abc":
         publish(root, content)
-    outcome = FolderPlace(root).prune((), Signing(), QUIET, dry_run=False)
-    assert outcome.lines == ("removed release 1",)
+    assert prune(root).lines == ("removed release 1",)
     assert (root / "01").is_dir()
 
 

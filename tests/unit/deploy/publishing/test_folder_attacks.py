@@ -96,7 +96,6 @@ class Attacker:
 
     def signed_by_owner(self, **changes: Any) -> None:
         """Put what the owner has signed for another place, or long ago."""
-        assert self.owner.published is not None
         self.owner.write(replace(self.owner.published, **changes))
 
     def older(self) -> None:
@@ -105,7 +104,6 @@ class Attacker:
     def sign_with_own_key(self) -> None:
         thief = make_publisher(self.outside, "thief")
         thief.place, thief.published = self.place, self.owner.published
-        assert thief.published is not None
         thief.write(thief.published)
 
     def format_1(self) -> None:
@@ -202,15 +200,14 @@ HARMLESS: dict[str, Attack] = {
 
 
 @pytest.fixture
-def attacker(tmp_path, monkeypatch):
+def attacker(home, monkeypatch):
     """One who comes when a node has started release 3, and its publisher has listed it."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(apptainer, "labels_of", lambda _: LABELS)
     monkeypatch.setattr("deploy.engines.apptainer.shutil.which", str)
     monkeypatch.setattr(apptainer, "verify_sif", verify_build)
-    owner = make_publisher(tmp_path)
-    (tmp_path / "outside").mkdir()
-    by = Attacker(owner, owner.place, tmp_path / "outside")
+    owner = make_publisher(home)
+    (home / "outside").mkdir()
+    by = Attacker(owner, owner.place, home / "outside")
     for number, content in enumerate(BUILDS, start=1):
         by.put(owner.place / str(number) / "numl.sif", content)
         published = owner.publish(hashlib.sha256(content).hexdigest())

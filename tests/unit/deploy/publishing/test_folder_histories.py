@@ -84,7 +84,6 @@ class Histories(RuleBasedStateMachine):
             self.served = [*(number for number in self.served if number != again), again]
             return
         published = self.published()
-        assert published is not None
         assert published.serving > self.last
         self.last = published.serving
         self.served.append(self.last)
@@ -175,7 +174,6 @@ class Histories(RuleBasedStateMachine):
         if not self.served:
             assert published is None
             return
-        assert published is not None
         assert list(published.served) == self.served
         assert {release.number for release in published.releases} == set(self.contents)
         for number, content in self.contents.items():

@@ -94,14 +94,13 @@ class Signatures:
 
 
 @pytest.fixture
-def signatures(monkeypatch, tmp_path):
+def signatures(monkeypatch, home):
     @contextmanager
     def signer_of(_: Path, __: Signer | None) -> Iterator[Signer]:
         yield SIGNER
 
-    Cosign.install(tmp_path / "bin", monkeypatch)
-    monkeypatch.chdir(tmp_path / "bin")  # where cosign.pub is
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    Cosign.install(home / "bin", monkeypatch)
+    monkeypatch.chdir(home / "bin")  # where cosign.pub is
     found = Signatures()
     where = "deploy.publishing.registry"
     monkeypatch.setattr(f"{where}.require_cosign", str)

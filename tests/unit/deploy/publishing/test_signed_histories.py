@@ -26,7 +26,7 @@ from numl_formats.trust import signature_path
 from tests.unit.deploy.publishing import test_bucket_histories as buckets
 from tests.unit.deploy.publishing import test_folder_histories as folders
 from tests.unit.deploy.publishing.signing import pair, public, sign_bytes, without_cosign
-from tests.unit.deploy.publishing.store import small_models
+from tests.unit.deploy.publishing.store import bucket_place, small_models
 from tests.unit.deploy.publishing.test_folder import small_files
 
 
@@ -38,6 +38,12 @@ def small(tmp_path_factory) -> Iterator[None]:
         without_cosign(patch)
         patch.setenv("XDG_STATE_HOME", "")  # each history has its own
         yield
+
+
+ATTACKS = (
+    *("replay", "forge", "change", "nonsense", "key", "line"),
+    *("signature", "bare", "all bare", "gone"),
+)
 
 
 class Signed(RuleBasedStateMachine):
@@ -88,30 +94,44 @@ class Signed(RuleBasedStateMachine):
         self.listing()
 
     @precondition(lambda self: self.served)
-    @rule(data=st.data(), how=st.sampled_from(["replay", "forge", "key", "line", "bare", "gone"]))
+    @rule(data=st.data(), how=st.sampled_from(ATTACKS))
     def attack(self, data: st.DataObject, how: str) -> None:
+        self.attack_with(how, data.draw(st.sampled_from(self.said)))
+
+    def attack_with(self, how: str, old: bytes) -> None:
         newest = self.said[-1]
-        old = data.draw(st.sampled_from(self.said))
+        signatures = [signature_path(content) for content in self.said]
         higher = replace(read_published(old), sequence=99)
-        before = {name: self.file(name) for name in (NAME, signature_path(newest))}
+        before = {name: self.file(name) for name in (NAME, *signatures)}
         if how == "replay":
             if old == newest:
                 return
             self.say(old, self.signing.key)
         elif how == "forge":
             self.say(statement(higher), None)
+        elif how == "change":
+            self.put(NAME, newest + b" ")
+        elif how == "nonsense":
+            self.put(NAME, b"{}")
         elif how == "key":
             self.say(statement(higher), self.others.key)
         elif how == "line":  # which the owner has signed, for another place
             self.say(statement(replace(higher, line="0" * 16)), self.signing.key)
+        elif how == "signature":
+            self.put(signatures[-1], b"bm8=")
         elif how == "bare":
-            self.put(signature_path(newest), None)
+            self.put(signatures[-1], None)
+        elif how == "all bare":
+            for signature in signatures:
+                self.put(signature, None)
         else:
             self.put(NAME, None)
         attacked = self.file(NAME)
         for act in (*self.acts("a", self.signing).values(), self.listing):
-            with pytest.raises(SignatureError):
+            with pytest.raises(SignatureError) as caught:
                 act()
+            assert "\n" not in caught.value.cause
+            assert caught.value.remedy
             assert self.file(NAME) == attacked
         for name, content in before.items():
             self.put(name, content)
@@ -145,7 +165,7 @@ class SignedBucket(Signed, buckets.Histories):
             self.service.objects[f"prod/{name}"] = content
 
     def listing(self) -> Listing:
-        return buckets.at(self.service).listing(self.look)
+        return bucket_place(self.service).listing(self.look)
 
 
 class SignedFolder(Signed, folders.Histories):
@@ -170,8 +190,16 @@ def history() -> Iterator[SignedBucket]:
     found.start(conditional=True, tags=True, marks=True)
     found.take_keys()
     found.publish(content="a", with_code=False)
+    found.statements_are_of_one_line_and_their_number_grows()
     yield found
     found.teardown()
+
+
+@pytest.mark.parametrize("how", ATTACKS)
+def test_on_what_the_owner_did_not_sign_last_nothing_is_built(history, how):
+    history.publish(content="b", with_code=False)
+    history.statements_are_of_one_line_and_their_number_grows()
+    history.attack_with(how, history.said[0])
 
 
 @pytest.mark.parametrize("at", range(18, 26))
