@@ -92,41 +92,23 @@ def test_without_a_driver_the_reason_is_passed_on():
     assert _refusal("", GpuError("no driver", "get one")) == ("no driver", "get one")
 
 
+NOTED_BELOW_CUDAS_OWN = [GpuNeeds("Triton 25.10", "13.0.2", 575, (7, 5))]
+
+
 @pytest.mark.parametrize(
-    ("driver", "needs", "cause", "remedy"),
+    ("driver", "needs", "what", "cuda", "least"),
     [
-        (
-            "470.57.02",
-            [TRITON],
-            "NVIDIA driver 470.57.02 is too old for Triton 24.10: CUDA 12.6.2 needs driver 560 "
-            "or later",
-            "install NVIDIA's driver 560 or later, or start with --cpu",
-        ),
-        (
-            "575.57.08",
-            NEEDS,
-            "NVIDIA driver 575.57.08 is too old for torch 2.13.0: CUDA 13.0 needs driver 580 "
-            "or later",
-            "install NVIDIA's driver 580 or later, or start with --cpu",
-        ),
-        (
-            "470.57.02",
-            NEEDS,
-            "NVIDIA driver 470.57.02 is too old for torch 2.13.0: CUDA 13.0 needs driver 580 "
-            "or later",
-            "install NVIDIA's driver 580 or later, or start with --cpu",
-        ),
-        (  # its notes name 575, below CUDA 13's own 580
-            "575.57.08",
-            [GpuNeeds("Triton 25.10", "13.0.2", 575, (7, 5))],
-            "NVIDIA driver 575.57.08 is too old for Triton 25.10: CUDA 13.0.2 needs driver 580 "
-            "or later",
-            "install NVIDIA's driver 580 or later, or start with --cpu",
-        ),
+        ("470.57.02", [TRITON], "Triton 24.10", "12.6.2", 560),
+        ("575.57.08", NEEDS, "torch 2.13.0", "13.0", 580),
+        ("470.57.02", NEEDS, "torch 2.13.0", "13.0", 580),
+        ("575.57.08", NOTED_BELOW_CUDAS_OWN, "Triton 25.10", "13.0.2", 580),
     ],
 )
-def test_a_driver_that_is_too_old_is_refused_with_both_numbers(driver, needs, cause, remedy):
-    assert _refusal("", _stack(A, driver=driver), needs=needs) == (cause, remedy)
+def test_a_driver_that_is_too_old_is_refused_with_both_numbers(driver, needs, what, cuda, least):
+    assert _refusal("", _stack(A, driver=driver), needs=needs) == (
+        f"NVIDIA driver {driver} is too old for {what}: CUDA {cuda} needs driver {least} or later",
+        f"install NVIDIA's driver {least} or later, or start with --cpu",
+    )
 
 
 def test_a_driver_that_nvidia_does_not_name_but_cuda_runs_on_is_a_warning():

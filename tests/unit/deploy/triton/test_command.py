@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,21 @@ from deploy.triton.distribution import TritonDistribution
 TRITON = TritonDistribution(root=Path("/cache/triton"), stub_python="3.11")
 
 
+def arguments(**changed: Any) -> tuple[str, ...]:
+    """Return what a server is started with that is otherwise as the kit starts it."""
+    usual = {
+        "distribution": TRITON,
+        "repository": Path("/state/a b/model_repository"),
+        "listen": "127.0.0.1",
+        "ports": Ports(),
+        "shm_prefix": "numlkit-0-numl-",
+        "identity": "numlkit-numl-0123",
+    }
+    return server_arguments(**(usual | changed))
+
+
 def test_the_whole_command_line():
-    arguments = server_arguments(
-        distribution=TRITON,
-        repository=Path("/state/a b/model_repository"),
-        listen="127.0.0.1",
-        ports=Ports(),
-        shm_prefix="numlkit-0-numl-",
-        identity="numlkit-numl-0123",
-    )
-    assert arguments == (
+    assert arguments() == (
         "/cache/triton/bin/tritonserver",
         "--id=numlkit-numl-0123",
         "--model-repository=/state/a b/model_repository",
@@ -60,16 +66,8 @@ def test_the_whole_command_line():
 def test_an_ipv6_address_is_written_as_each_of_tritons_servers_takes_it(
     listen, http_listen, http, grpc
 ):
-    arguments = server_arguments(
-        distribution=TRITON,
-        repository=Path("/models"),
-        listen=listen,
-        ports=Ports(),
-        shm_prefix="p",
-        identity="i",
-        http_listen=http_listen,
-    )
-    assert [argument for argument in arguments if "-address=" in argument] == [
+    found = arguments(listen=listen, http_listen=http_listen)
+    assert [argument for argument in found if "-address=" in argument] == [
         f"--http-address={http}",
         f"--grpc-address={grpc}",
         f"--metrics-address={http}",
@@ -101,16 +99,7 @@ def test_one_api_is_opened_by_itself(opened, closed):
 def test_a_server_that_must_be_told_to_allow_clients_shared_memory_is_told(
     shared_memory, flags, allowed
 ):
-    found = server_arguments(
-        distribution=TRITON,
-        repository=Path("/models"),
-        listen="127.0.0.1",
-        ports=Ports(),
-        shm_prefix="p-",
-        identity="x",
-        shared_memory=shared_memory,
-        flags=frozenset(flags),
-    )
+    found = arguments(shared_memory=shared_memory, flags=frozenset(flags))
     assert ("--allow-client-shm=true" in found) == allowed
 
 
@@ -120,17 +109,8 @@ def test_a_server_whose_models_use_the_response_cache_gets_one_of_64_mib(cache):
 
 
 def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback():
-    def arguments(tls: Tls) -> list[str]:
-        found = server_arguments(
-            distribution=TRITON,
-            repository=Path("/models"),
-            listen="0.0.0.0",
-            ports=Ports(),
-            shm_prefix="p",
-            identity="i",
-            http_listen="127.0.0.1",
-            tls=tls,
-        )
+    def told(tls: Tls) -> list[str]:
+        found = arguments(listen="0.0.0.0", http_listen="127.0.0.1", tls=tls)
         return [a for a in found if "address" in a or "ssl" in a or "cert" in a or "key=/" in a]
 
     cert, key, ca = Path("/tls/a b.pem"), Path("/tls/a.key"), Path("/tls/ca.pem")
@@ -142,8 +122,8 @@ def test_tls_is_for_grpc_and_the_rest_stays_on_the_loopback():
         "--grpc-server-cert=/tls/a b.pem",
         "--grpc-server-key=/tls/a.key",
     ]
-    assert arguments(Tls(cert=cert, key=key)) == one_sided
-    assert arguments(Tls(cert=cert, key=key, ca=ca)) == [
+    assert told(Tls(cert=cert, key=key)) == one_sided
+    assert told(Tls(cert=cert, key=key, ca=ca)) == [
         *one_sided,
         "--grpc-use-ssl-mutual=true",
         "--grpc-root-cert=/tls/ca.pem",

@@ -18,6 +18,7 @@ from deploy.triton.config import (
     ModelConfig,
     for_launch,
     made_for_cpu,
+    model_config_pb2,
     read_config,
     write_config,
 )
@@ -56,96 +57,44 @@ output { name: "x_filter_u" data_type: TYPE_FP32 dims: -1 }
 output { name: "v_evt" data_type: TYPE_FP32 dims: 1 dims: 3 }
 instance_group { kind: KIND_AUTO }
 """
-LAUNCHED = """\
+LAUNCHED = """
 name: "nugraph3"
-INPUTSoutput {
-  name: "e_evt"
-  data_type: TYPE_FP32
-  dims: 3
-}
-output {
-  name: "x_semantic_u"
-  data_type: TYPE_FP32
-  dims: -1
-  dims: 2
-}
-output {
-  name: "ox_u"
-  data_type: TYPE_FP32
-  dims: -1
-  dims: 8
-}
-output {
-  name: "x_i_u"
-  data_type: TYPE_INT32
-  dims: -1
-}
-instance_group {
-  count: 2
-  kind: KIND_CPU
-}
-dynamic_batching {
-  default_queue_policy {
-    default_timeout_microseconds: 1000000
-    allow_timeout_override: true
-    max_queue_size: 32
-  }
-}
-parameters {
-  key: "EXECUTION_ENV_PATH"
-  value {
-    string_value: "/env \\"with\\" quotes"
-  }
-}
-parameters {
-  key: "event_classes"
-  value {
-    string_value: "cc,nc,other"
-  }
-}
-parameters {
-  key: "max_hits"
-  value {
-    string_value: "25000"
-  }
-}
-parameters {
-  key: "semantic_classes"
-  value {
-    string_value: "track,shower"
-  }
-}
-parameters {
-  key: "threads"
-  value {
-    string_value: "1"
-  }
-}
-parameters {
-  key: "weights_sha256"
-  value {
-    string_value: "0123abcd"
-  }
-}
 backend: "python"
-""".replace(
-    "INPUTS",
-    "".join(
-        f'input {{\n  name: "{name}"\n  data_type: TYPE_{kind}\n  dims: -1\n{more}}}\n'
-        for name, kind, more in (
-            *((f"hit_table_{name}", "INT32", "") for name in ("hit_id", "local_plane")),
-            ("hit_table_local_time", "FP32", ""),
-            ("hit_table_local_wire", "INT32", ""),
-            *((f"hit_table_{name}", "FP32", "") for name in ("integral", "rms")),
-            ("hit_table_tpc", "INT32", ""),
-            *((f"spacepoint_table_{name}", "INT32", "") for name in ("spacepoint_id", "hit_id_u")),
-            *(
-                (f"spacepoint_table_position_{axis}", "FP32", "  optional: true\n")
-                for axis in "xyz"
-            ),
-        )
-    ),
-)
+input { name: "hit_table_hit_id" data_type: TYPE_INT32 dims: -1 }
+input { name: "hit_table_local_plane" data_type: TYPE_INT32 dims: -1 }
+input { name: "hit_table_local_time" data_type: TYPE_FP32 dims: -1 }
+input { name: "hit_table_local_wire" data_type: TYPE_INT32 dims: -1 }
+input { name: "hit_table_integral" data_type: TYPE_FP32 dims: -1 }
+input { name: "hit_table_rms" data_type: TYPE_FP32 dims: -1 }
+input { name: "hit_table_tpc" data_type: TYPE_INT32 dims: -1 }
+input { name: "spacepoint_table_spacepoint_id" data_type: TYPE_INT32 dims: -1 }
+input { name: "spacepoint_table_hit_id_u" data_type: TYPE_INT32 dims: -1 }
+input { name: "spacepoint_table_position_x" data_type: TYPE_FP32 dims: -1 optional: true }
+input { name: "spacepoint_table_position_y" data_type: TYPE_FP32 dims: -1 optional: true }
+input { name: "spacepoint_table_position_z" data_type: TYPE_FP32 dims: -1 optional: true }
+output { name: "e_evt" data_type: TYPE_FP32 dims: 3 }
+output { name: "x_semantic_u" data_type: TYPE_FP32 dims: -1 dims: 2 }
+output { name: "ox_u" data_type: TYPE_FP32 dims: -1 dims: 8 }
+output { name: "x_i_u" data_type: TYPE_INT32 dims: -1 }
+instance_group { count: 2 kind: KIND_CPU }
+dynamic_batching { default_queue_policy {
+  default_timeout_microseconds: 1000000 allow_timeout_override: true max_queue_size: 32
+} }
+parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/env \\"with\\" quotes" } }
+parameters { key: "event_classes" value { string_value: "cc,nc,other" } }
+parameters { key: "max_hits" value { string_value: "25000" } }
+parameters { key: "semantic_classes" value { string_value: "track,shower" } }
+parameters { key: "threads" value { string_value: "1" } }
+parameters { key: "weights_sha256" value { string_value: "0123abcd" } }
+"""
+
+
+def _config(text: str = TRACKED) -> ModelConfig:
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def _tracked(model: str = "nugraph3") -> ModelConfig:
+    return read_config(MODEL_REPOSITORY / model / "config.pbtxt")
 
 
 def _model(repository: Path, name: str = "nugraph3") -> Path:
@@ -177,40 +126,28 @@ def _batch(config: ModelConfig) -> tuple[str, str]:
         (1, {BATCH_EVENTS: "8", BATCH_WAIT: "5"}, Batch(max_events=4), "4", "0"),
     ],
 )
-def test_requests_join_on_gpus_or_as_asked(tmp_path, gpus, tracked, asked, events, wait):
-    path = tmp_path / "config.pbtxt"
-    path.write_text(TRACKED)
-    config = read_config(path)
+def test_requests_join_on_gpus_or_as_asked(gpus, tracked, asked, events, wait):
+    config = _config()
     for name, value in tracked.items():
         config.parameters[name].string_value = value
     launched = for_launch(config, replace(SETTINGS, gpu_instances=gpus, batch=asked), CARD)
     assert _batch(launched) == (events, wait)
 
 
-def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus(tmp_path):
-    path = tmp_path / "config.pbtxt"
-    path.write_text(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
-    launched = for_launch(read_config(path), replace(SETTINGS, gpu_instances=1), CARD)
+def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus():
+    config = _config(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
+    launched = for_launch(config, replace(SETTINGS, gpu_instances=1), CARD)
     assert _batch(launched) == ("", "")
 
 
 def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(tmp_path):
-    path = tmp_path / "config.pbtxt"
-    path.write_text(TRACKED)
-    tracked = read_config(path)
+    path, tracked = tmp_path / "config.pbtxt", _config()
     write_config(for_launch(tracked, SETTINGS, CARD), path)
-    assert path.read_text() == LAUNCHED
-    assert text_format.MessageToString(tracked) != LAUNCHED, "the tracked one is left alone"
+    assert read_config(path) == _config(LAUNCHED)
+    assert tracked == _config(), "the tracked one is left alone"
 
 
-ON_CPUS = """\
-count: 6
-kind: KIND_CPU
-"""
-ON_EVERY_GPU = """\
-count: 2
-kind: KIND_GPU
-"""
+ON_CPUS, ON_EVERY_GPU = "count: 6\nkind: KIND_CPU\n", "count: 2\nkind: KIND_GPU\n"
 
 
 @pytest.mark.parametrize(
@@ -222,8 +159,8 @@ kind: KIND_GPU
     ],
 )
 def test_instances_are_written_for_each_device(model, gpus, group):
-    tracked = read_config(MODEL_REPOSITORY / model / "config.pbtxt")
-    launched = for_launch(tracked, replace(SETTINGS, instances=6, gpu_instances=gpus), CARD)
+    settings = replace(SETTINGS, instances=6, gpu_instances=gpus)
+    launched = for_launch(_tracked(model), settings, CARD)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
 
 
@@ -242,34 +179,21 @@ def test_instances_are_written_for_each_device(model, gpus, group):
     ],
 )
 def test_each_bound_of_a_queue_can_be_taken_off(limits, policy):
-    tracked = read_config(MODEL_REPOSITORY / "nugraph3" / "config.pbtxt")
-    launched = for_launch(tracked, replace(SETTINGS, limits=limits), CARD)
+    launched = for_launch(_tracked(), replace(SETTINGS, limits=limits), CARD)
     found = launched.dynamic_batching.default_queue_policy
     assert text_format.MessageToString(found) == policy
 
 
 def test_on_a_gpu_the_model_bounds_its_own_queue():
-    tracked = read_config(MODEL_REPOSITORY / "nugraph3" / "config.pbtxt")
-    launched = for_launch(tracked, replace(SETTINGS, gpu_instances=1), CARD)
+    launched = for_launch(_tracked(), replace(SETTINGS, gpu_instances=1), CARD)
     assert not launched.dynamic_batching.HasField("default_queue_policy")
     given = {name: launched.parameters[name].string_value for name in (MOST_WAITING, LONGEST_WAIT)}
     assert given == {"most_waiting": "64", "longest_wait_s": "1"}
 
 
 def test_only_a_model_whose_own_configuration_says_so_is_made_for_cpus():
-    made = {
-        model: made_for_cpu(read_config(MODEL_REPOSITORY / model / "config.pbtxt"))
-        for model in DEFAULT_MODELS
-    }
+    made = {model: made_for_cpu(_tracked(model)) for model in DEFAULT_MODELS}
     assert made == {"nugraph2": False, "nugraph2_cpu": True, "nugraph3": False}
-
-
-def test_a_written_configuration_reads_back_equal(tmp_path):
-    path = tmp_path / "config.pbtxt"
-    path.write_text(LAUNCHED)
-    config = read_config(path)
-    write_config(config, path)
-    assert read_config(path) == config
 
 
 @pytest.mark.parametrize(
