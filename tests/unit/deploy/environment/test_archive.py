@@ -24,19 +24,18 @@ EPOCH = 1_700_000_000
 
 # Stands for the interpreter: what a real one answers is tested with a real one, in
 # tests/containers.
-GOOD = '{"python": "3.11.7", "prefix": "%s"}\\n{"model": "m", "ok": true, "error": null}\\n'
-
-
-def answering(answer: str) -> str:
-    """A script in the place of Python that prints ``answer``, with its own prefix in it."""
-    return f'#!/bin/sh\nprintf \'{answer}\' "$(dirname "$(dirname "$0")")"\n'
+ANSWERING = r"""#!/bin/sh
+prefix=$(dirname "$(dirname "$0")")
+printf '{"python": "3.11.7", "prefix": "%s"}\n' "$prefix"
+echo '{"model": "m", "ok": true, "error": null}'
+"""
 
 
 @pytest.fixture
 def prefix(tmp_path):
     folder = tmp_path / "made" / "env"
     for name, content in {
-        "bin/python3.11": answering(GOOD),
+        "bin/python3.11": ANSWERING,
         "conda-meta/history": "",
         "lib/big.so": "\0" * 3_000_000,
         "lib/python3.11/site-packages/numl_serving/check.py": "x = 1\n",

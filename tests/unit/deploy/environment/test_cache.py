@@ -73,17 +73,15 @@ def test_what_another_build_has_taken_a_while_ago_stays(cache):
     assert "cpu-d" in names(cache / "relocatable")
 
 
-def test_environments_that_servers_run_in_stay(tmp_path):
-    for age in range(5):
-        make(tmp_path / "environments" / str(age), age=age)
-    assert clear_cache(tmp_path) == ([], 0)
-
-
-@pytest.mark.parametrize("kind", ["serving", "sync"])
-def test_wheels_and_sync_agents_used_last_stay(tmp_path, kind):
+@pytest.mark.parametrize(
+    ("kind", "removed"),
+    [("environments", []), ("serving", ["3", "4"]), ("sync", ["3", "4"])],
+    ids=["environments that servers run in", "wheels", "sync agents"],
+)
+def test_of_what_can_be_in_use_all_and_else_those_used_last_stay(tmp_path, kind, removed):
     for age in range(5):
         make(tmp_path / kind / str(age), age=age, size=10)
-    assert clear_cache(tmp_path) == ([f"{kind}/3", f"{kind}/4"], 20)
+    assert clear_cache(tmp_path) == ([f"{kind}/{name}" for name in removed], 10 * len(removed))
 
 
 def test_a_cache_that_is_not_there_needs_no_clearing(tmp_path):

@@ -5,8 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,9 @@ from deploy.environment.lock import PYTHON, TORCH_CPU_INDEX, file_of
 from deploy.environment.private_python import ensure_private_python
 from deploy.host import programs
 from deploy.host.errors import EnvironmentSetupError
+from tests.environments import ignore
+from tests.programs import write_program
+from tests.unit.deploy.environment.wheels import make_wheel
 
 HOST = plan_environment("serving").interpreter  # what models run in here, which may be fetched
 HERE = HOST.short_version
@@ -28,35 +30,17 @@ SITE = f"lib/python{HERE}/site-packages"
 FULL = ("torch-2.13.0+cpu-py3-none-any.whl", "typing_extensions-4.16.0-py3-none-any.whl")
 
 
-def ignore(_text: str) -> None:
-    pass
-
-
-def make_wheel(folder: Path, file: str, more: Mapping[str, str] | None = None) -> Path:
-    name, version, *_ = file.split("-")
-    info = f"{name}-{version}.dist-info"
-    folder.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(folder / file, "w") as archive:
-        for path, text in {
-            f"{name}/__init__.py": "",
-            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-            f"{info}/WHEEL": f"Wheel-Version: 1.0\nTag: {file.split('-', 2)[2][:-4]}\n",
-            f"{info}/RECORD": "",
-            **(more or {}),
-        }.items():
-            member = zipfile.ZipInfo(path)
-            member.external_attr = 0o100755 << 16
-            archive.writestr(member, text)
-    return folder / file
-
-
 @pytest.fixture
 def given(tmp_path, monkeypatch):
     """A folder of wheels; the locks of a source tree with these; an empty cache."""
+    return lay_out(tmp_path, monkeypatch)
+
+
+def lay_out(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     ensure_private_python(HOST, ignore)
-    monkeypatch.setattr(module, "find_interpreter", lambda _pythons: HOST)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    given, source = tmp_path / "given", tmp_path / "numl"
+    patch.setattr(module, "find_interpreter", lambda _pythons: HOST)
+    patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    given, source = folder / "given", folder / "numl"
     data = "typing_extensions-4.16.0.data"
     extras = {
         "typing_extensions/tests/test_x.py": "",
@@ -82,11 +66,29 @@ def given(tmp_path, monkeypatch):
     (source / "numl_serving").mkdir()
     for name in ("pyproject.toml", "setup.py", "numl_serving/x.py"):
         (source / name).write_text("")
-    monkeypatch.setattr(module, "ENVIRONMENT_SOURCE", source)
-    monkeypatch.setattr(module, "_LOCKS", locks)
-    wheel = make_wheel(tmp_path / "own", "numl_serving-0.1.0-py3-none-any.whl")
-    monkeypatch.setattr(module, "serving_wheel", lambda *_given: wheel)
+    patch.setattr(module, "ENVIRONMENT_SOURCE", source)
+    patch.setattr(module, "_LOCKS", locks)
+    wheel = make_wheel(folder / "own", "numl_serving-0.1.0-py3-none-any.whl")
+    patch.setattr(module, "serving_wheel", lambda *_given: wheel)
     return given
+
+
+@pytest.fixture(scope="module")
+def relocatable(tmp_path_factory):
+    """A relocatable environment, and a folder; where it was made lay modules named like others.
+
+    These are pip and venv, and what they, or compiling, import. They leave a file if imported.
+    """
+    folder = tmp_path_factory.mktemp("relocatable")
+    typed = folder / "typed"
+    typed.mkdir()
+    for name in ("pip", "venv", "json", "queue", "py_compile", "subprocess", "typing_extensions"):
+        (typed / f"{name}.py").write_text(f"open({str(folder / 'imported')!r}, 'a')\n1 / 0\n")
+    with pytest.MonkeyPatch.context() as patch:
+        given = lay_out(folder, patch)
+        patch.chdir(typed)
+        patch.setenv("PYTHONPATH", ":")  # an empty entry is the current folder, too
+        return plan_environment("cpu", wheels=given, relocatable=True).make(ignore), folder
 
 
 def run(python: Path, *words: str, **more: str) -> str:
@@ -140,23 +142,30 @@ def scripts_run(folder: Path) -> None:
     assert run(folder / "bin" / "old") == "old"
 
 
-def test_a_relocatable_environment_stands_alone_and_names_no_other_place(given):
-    made = plan_environment("serving", wheels=given, relocatable=True).make(ignore)
+def names_no_place(folder: Path, place: Path) -> None:
+    """Nothing in it names the place where it was made."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert str(place).encode() not in path.read_bytes(), path
+
+
+def test_a_relocatable_environment_stands_alone_and_names_no_other_place(relocatable):
+    made, folder = relocatable
     assert (made.folder / "conda-meta" / "history").is_file()
     assert not (made.folder / "pyvenv.cfg").exists()
     assert not (made.site_packages / "typing_extensions" / "tests").exists()
     assert (made.folder / "bin" / f"python{HERE}").is_file()
     assert made.glibc[0] == 2
-    for path in made.folder.rglob("*"):
-        if path.is_file():
-            assert str(given.parent).encode() not in path.read_bytes(), path
+    names_no_place(made.folder, folder)
     # lib64 is a link to lib where the host's Python looks into that.
     code = "import os, ssl, sys, numl_serving as n; print(sys.prefix, os.path.realpath(n.__file__))"
     assert run(made.python, "-c", code).startswith(f"{made.folder} {made.folder}/{SITE}")
     listed = run(made.python, "-c", "from importlib.metadata import version as v; "
                  "print(v('typing_extensions'), v('numl_serving'))")  # fmt: skip
     assert listed == "4.16.0 0.1.0"
-    scripts_run(made.folder.rename(made.folder.parent / "moved to"))
+    moved = made.folder.rename(made.folder.parent / "moved to")
+    scripts_run(moved)
+    moved.rename(made.folder)
 
 
 def test_the_packages_of_a_sites_environment_are_kept_whole(given):
@@ -182,9 +191,7 @@ def test_the_packages_of_a_sites_environment_are_kept_whole(given):
     record = (made.site_packages / "other-1.0.dist-info" / "RECORD").read_text()
     assert "other/x.h," in record
     assert "../../../bin/other,,\n" in record, "the same wherever it was installed"
-    for path in made.folder.rglob("*"):
-        if path.is_file():
-            assert str(given.parent).encode() not in path.read_bytes(), path
+    names_no_place(made.folder, given.parent)
 
 
 def test_one_of_the_kits_environments_is_another_than_a_sites_with_the_same_lock(
@@ -212,30 +219,22 @@ def test_an_environment_with_a_dot_in_its_name_is_made(given):
         assert folder.with_name(f"{folder.name}.lock").is_file()
 
 
-def test_modules_in_the_folder_where_a_command_is_typed_are_not_imported(
-    given, tmp_path, monkeypatch
-):
-    """Neither as pip or venv themselves nor as what these, or compiling, import."""
-    typed = tmp_path / "typed"
-    typed.mkdir()
-    for name in ("pip", "venv", "json", "queue", "py_compile", "subprocess", "typing_extensions"):
-        (typed / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a')\n1 / 0\n")
-    monkeypatch.chdir(typed)
-    monkeypatch.setenv("PYTHONPATH", ":")  # an empty entry is the current folder, too
-    assert plan_environment("cpu", wheels=given, relocatable=True).make(ignore).is_made
-    assert not (tmp_path / "imported").exists()
+def test_modules_in_the_folder_where_a_command_is_typed_are_not_imported(relocatable):
+    made, folder = relocatable
+    assert made.is_made
+    assert not (folder / "imported").exists()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("flavour", "spoil", "reason"),
     [
-        ("hash", r"locked packages: typing_extensions==4\.16\.0 is not the locked file"),
-        ("missing", "pip cannot install the locked packages: .*typing_extensions==4.16.0"),
-        ("torch", "pip cannot install torch: .*torch==2.13.0"),
-        ("other Python", "pip cannot install torch: .*torch==2.13.0"),
+        ("serving", "hash", r"packages: typing_extensions==4\.16\.0 is not the locked file"),
+        ("serving", "missing", "cannot install the locked packages: .*typing_extensions==4.16.0"),
+        ("cpu", "torch", "pip cannot install torch: .*torch==2.13.0"),
+        ("cpu", "other Python", "pip cannot install torch: .*torch==2.13.0"),
     ],
 )
-def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(given, spoil, reason):
+def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(given, flavour, spoil, reason):
     if spoil == "hash":
         make_wheel(given, FULL[1])
     elif spoil == "missing":
@@ -244,7 +243,7 @@ def test_what_cannot_be_had_is_named_in_one_line_and_leaves_nothing(given, spoil
         (given / FULL[0]).unlink()
     elif spoil == "other Python":
         (given / FULL[0]).rename(given / FULL[0].replace("py3-none", "cp39-cp39"))
-    planned = plan_environment("cpu", wheels=given)
+    planned = plan_environment(flavour, wheels=given)
     with pytest.raises(EnvironmentSetupError, match=reason) as caught:
         planned.make(ignore)
     assert "\n" not in caught.value.cause
@@ -312,13 +311,6 @@ def test_the_digest_names_the_inputs(given):
     assert changed.packages == first.packages
 
 
-def script(folder: Path, text: str) -> Path:
-    path = folder / "python3.11"
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
 def test_a_python_that_is_given_is_taken(given):
     planned = plan_environment("serving", python=HOST.executable)
     assert planned.interpreter.version == HOST.version
@@ -327,6 +319,7 @@ def test_a_python_that_is_given_is_taken(given):
 
 
 @pytest.mark.parametrize(("text", "reason"), [
+    (None, r"python3\.11 is not a working Python"),
     ("exit 1", "is not a working Python"),
     ("echo hello", "is not a working Python"),
     ("""echo '["3.9.1", "/p", "/usr", "/lib", "", ""]'""", rf"is Python 3\.9\.1; .* for .*{HERE}"),
@@ -335,13 +328,11 @@ def test_a_python_that_is_given_is_taken(given):
 ])  # fmt: skip
 def test_a_python_that_is_given_must_be_fit(given, text, reason):
     """A script stands for a Python that this host does not have."""
+    python = given / "python3.11"
+    if text is not None:
+        write_program(python, text)
     with pytest.raises(EnvironmentSetupError, match=reason):
-        plan_environment("serving", python=script(given, text))
-
-
-def test_a_python_that_is_not_there_is_named(given):
-    with pytest.raises(EnvironmentSetupError, match="python is not a working Python"):
-        plan_environment("serving", python=given / "python")
+        plan_environment("serving", python=python)
 
 
 def test_a_folder_of_wheels_must_be_there(given):

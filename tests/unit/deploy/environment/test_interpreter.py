@@ -9,15 +9,15 @@ import pytest
 from deploy.environment import interpreter as module
 from deploy.environment.interpreter import find_interpreter, given_interpreter
 from deploy.host.errors import EnvironmentSetupError
+from tests.programs import write_program
 
 
 @pytest.fixture
 def candidate(tmp_path, monkeypatch):
     """A release candidate, as Ubuntu 22.04 has one of Python 3.11: torch cannot be imported."""
     pretend = "import sys; sys.version_info = (3, 11, 0, 'candidate', 1); exec(sys.argv[1])"
-    program = tmp_path / "python3.11"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -I -c "{pretend}" "$3"\n')
-    program.chmod(0o755)
+    script = f'exec {sys.executable} -I -c "{pretend}" "$3"'
+    program = write_program(tmp_path / "python3.11", script)
     monkeypatch.setattr(module, "_candidates", lambda _wanted: [program])
     return program
 
@@ -39,23 +39,29 @@ libpython3.11 | {version} | http://archive.example.org jammy-updates/universe am
 """
 
 
+CANDIDATE = "3.11.0~rc1-1~22.04.1"
+
+
 @pytest.mark.parametrize(
-    ("version", "packages"),
+    ("version", "wanted", "packages"),
     [
-        ("3.11.14-1+jammy1", ["python3.11", "python3.11-venv", "libpython3.11"]),
-        ("3.11.0~rc1-1~22.04.1", []),
+        (
+            "3.11.14-1+jammy1",
+            ["3.11", "3.12"],
+            ["python3.11", "python3.11-venv", "libpython3.11"],
+        ),
+        (CANDIDATE, ["3.11", "3.12"], []),
+        (
+            CANDIDATE,
+            ["3.11", "3.12", "3.10"],
+            ["python3.10", "python3.10-venv", "libpython3.10"],
+        ),
     ],
 )
-def test_no_package_of_a_pre_release_is_named(monkeypatch, version, packages):
+def test_of_what_is_listed_the_best_that_is_no_pre_release_is_named(
+    monkeypatch, version, wanted, packages
+):
     listed = SimpleNamespace(stdout=LISTED.format(version=version))
     monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
-    monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.14"))
-    assert module._debian_packages(["3.11", "3.12"]) == packages
-
-
-def test_of_what_is_listed_the_best_is_named(monkeypatch):
-    listed = SimpleNamespace(stdout=LISTED.format(version="3.11.0~rc1-1~22.04.1"))
-    monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
     monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.9"))
-    found = module._debian_packages(["3.11", "3.12", "3.10"])
-    assert found == ["python3.10", "python3.10-venv", "libpython3.10"]
+    assert module._debian_packages(wanted) == packages

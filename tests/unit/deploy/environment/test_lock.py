@@ -52,10 +52,29 @@ def test_all_but_one_build_of_torch_have_hashes(lock):
             assert re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", lines[number + 1])
 
 
-def test_a_line_that_is_no_exact_version_is_named(tmp_path):
-    (tmp_path / "torch-cpu.txt").write_text("torch==2.13.0+cpu\n")
-    (tmp_path / "cpu.txt").write_text("# heading\nnumpy>=1\n")
-    with pytest.raises(EnvironmentSetupError, match=r"cpu\.txt, line 2: not an exact version"):
+TORCH = "torch==2.13.0+cpu\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, "No such file"),
+        (
+            {"torch-cpu": TORCH, "cpu": "# heading\nnumpy>=1\n"},
+            r"cpu\.txt, line 2: not an exact version",
+        ),
+        (
+            {"torch-cpu": f"# {TORCH}", "cpu": "numpy==1.26.4 \\\n"},
+            r"torch-cpu\.txt: it does not list torch",
+        ),
+        ({"torch-cpu": TORCH, "cpu": "\x1f\x8b\udcff"}, r"/cpu\.txt: not a text file"),
+    ],
+    ids=["none", "no exact version", "no torch", "no text"],
+)
+def test_what_is_no_lock_is_named(tmp_path, files, says):
+    for name, text in files.items():
+        (tmp_path / f"{name}.txt").write_text(text, errors="surrogateescape")
+    with pytest.raises(EnvironmentSetupError, match=says):
         read_lock(tmp_path, "cpu")
 
 
@@ -66,11 +85,6 @@ def test_a_file_with_another_name_than_a_locks_is_none(tmp_path):
     assert locked_pythons(tmp_path, "gpu") == ()
     (tmp_path / "cpu.txt").touch()
     assert locked_pythons(tmp_path, "cpu") == ("3.11", "3.12", "3.9")
-
-
-def test_a_missing_lock_is_named(tmp_path):
-    with pytest.raises(EnvironmentSetupError, match="No such file"):
-        read_lock(tmp_path, "cpu")
 
 
 def test_the_gpu_lock_tells_what_its_torch_needs_of_the_host():
@@ -104,13 +118,3 @@ def test_a_lock_without_cuda_is_not_for_gpus():
     assert caught.value.cause == (
         f"torch 2.13.0+cpu of lock file {LOCKS / 'cpu.txt'} is not for GPUs"
     )
-
-
-def test_a_lock_that_is_no_text_or_names_no_torch_is_named(tmp_path):
-    (tmp_path / "torch-cpu.txt").write_text("# torch==2.13.0+cpu\n")
-    (tmp_path / "cpu.txt").write_text("numpy==1.26.4 \\\n")
-    with pytest.raises(EnvironmentSetupError, match=r"torch-cpu\.txt: it does not list torch"):
-        read_lock(tmp_path, "cpu")
-    (tmp_path / "cpu.txt").write_bytes(b"\x1f\x8b\xff")
-    with pytest.raises(EnvironmentSetupError, match=r"/cpu\.txt: not a text file"):
-        read_lock(tmp_path, "cpu")

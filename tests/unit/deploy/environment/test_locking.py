@@ -1,7 +1,6 @@
 """A lock made from a specification: the real pip, small wheels, no network."""
 
 import hashlib
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from deploy.commands.lock import main
 from deploy.environment import locking
 from deploy.environment.lock import read_lock
 from deploy.triton.release import find_release
+from tests.unit.deploy.environment.wheels import make_wheel
 
 WHEELS = {
     "numpy-1.26.4-py3-none-any.whl": "",
@@ -42,15 +42,8 @@ def prepare_metadata_for_build_wheel(folder, settings=None):
 def wheels(tmp_path, monkeypatch):
     """A folder of wheels: all that pip finds."""
     folder = tmp_path / "wheels"
-    folder.mkdir()
     for file, needs in WHEELS.items():
-        name, version, *_ = file.split("-")
-        info = f"{name}-{version}.dist-info"
-        about = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
-        with zipfile.ZipFile(folder / file, "w") as archive:
-            archive.writestr(f"{info}/METADATA", about)
-            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
-            archive.writestr(f"{info}/RECORD", "")
+        make_wheel(folder, file, needs=needs)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder

@@ -74,7 +74,6 @@ def channel(tmp_path, monkeypatch):
 
 def test_what_it_is_made_of_is_known_before_it_is_fetched(channel):
     found = private_python(("3.12", "3.11"))
-    assert found is not None
     assert (found.version, found.short_version, found.private) == ("3.11.15", "3.11", True)
     assert not found.executable.exists()
     assert private_python(("3.12",)) is None
@@ -82,7 +81,6 @@ def test_what_it_is_made_of_is_known_before_it_is_fetched(channel):
 
 def test_it_is_fetched_once_and_names_the_place_it_is_at(channel):
     found = private_python(("3.11",))
-    assert found is not None
     ensure_private_python(found, ignore)
     prefix = found.executable.parents[1]
     assert found.executable.read_text() == f"#!/bin/sh\necho {prefix}\n"
@@ -100,7 +98,6 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(channel, spoil):
     else:
         (channel / "linux-64" / "some-library-1.0-h1.tar.bz2").unlink()
     found = private_python(("3.11",))
-    assert found is not None
     with pytest.raises(
         EnvironmentSetupError, match=r"no Python 3\.11 with .* on this host, and"
     ) as error:
@@ -146,7 +143,6 @@ def test_a_download_of_python_that_breaks_off_is_an_error_with_a_remedy(
         server = threading.Thread(target=answer)
         server.start()
         found = private_python(("3.11",))
-        assert found is not None
         try:
             with pytest.raises(EnvironmentSetupError) as error:
                 ensure_private_python(found, ignore, "a container")
@@ -154,7 +150,6 @@ def test_a_download_of_python_that_breaks_off_is_an_error_with_a_remedy(
             over.set()
             server.join()
     assert error.value.cause.endswith(f"on this host, and {url} {reason}")
-    assert error.value.remedy is not None
     assert error.value.remedy.endswith("a container")
     assert not found.executable.exists()
 
@@ -193,29 +188,18 @@ def test_the_remedy_is_one_of_this_distribution(monkeypatch, programs, like, rem
 
 
 @pytest.mark.parametrize(
-    ("lists", "command"),
+    ("packages", "lists", "remedy"),
     [
-        (True, "sudo apt-get install x"),
-        (False, "sudo apt-get update && sudo apt-get install x"),
+        (["x"], True, "sudo apt-get install x"),
+        (["x"], False, "sudo apt-get update && sudo apt-get install x"),
+        ([], True, None),
+        ([], False, "sudo apt-get update, then this command again"),
     ],
 )
-def test_missing_package_lists_are_fetched_first(monkeypatch, lists, command):
-    monkeypatch.setattr(system, "_debian_packages", lambda _pythons: ["x"])
+def test_missing_package_lists_are_fetched_first(monkeypatch, packages, lists, remedy):
+    """Without them it is not known that there is no package."""
+    monkeypatch.setattr(system, "_debian_packages", lambda _pythons: packages)
     monkeypatch.setattr(system.shutil, "which", lambda name: name if name == "apt-cache" else None)
-    monkeypatch.setattr(
-        system.Path, "glob", lambda _self, _pattern: iter(["there"] if lists else [])
-    )
-    assert system._installation(["3.11"]) == command
-
-
-@pytest.mark.parametrize(
-    ("lists", "remedy"),
-    [(True, None), (False, "sudo apt-get update, then this command again")],
-)
-def test_without_package_lists_it_is_not_known_that_there_is_no_package(monkeypatch, lists, remedy):
-    monkeypatch.setattr(system, "_debian_packages", lambda _pythons: [])
-    monkeypatch.setattr(system.shutil, "which", lambda name: name if name == "apt-cache" else None)
-    monkeypatch.setattr(
-        system.Path, "glob", lambda _self, _pattern: iter(["there"] if lists else [])
-    )
+    there = ["there"] if lists else []
+    monkeypatch.setattr(system.Path, "glob", lambda _self, _pattern: iter(there))
     assert system._installation(["3.11"]) == remedy

@@ -15,6 +15,7 @@ from deploy.host.files import sha256_of
 from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
 from tests.environments import ignore
 from tests.kit import lacking
+from tests.programs import write_program
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +105,7 @@ def test_each_compiler_has_a_wheel_of_its_own_and_a_host_without_takes_what_ther
 
     monkeypatch.setattr(serving, "_build", build)
     for version in ("12.2.0", "13.1.0"):
-        compiler = tmp_path / version / "some-compiler"
-        compiler.parent.mkdir()
-        compiler.write_text(f"#!/bin/sh\necho some-compiler {version}\n")
-        compiler.chmod(0o755)
+        write_program(tmp_path / version / "some-compiler", f"echo some-compiler {version}")
     wheels = []
     for command in ("12.2.0", "13.1.0", "12.2.0"):
         monkeypatch.setenv("CXX", "some-compiler -O2")

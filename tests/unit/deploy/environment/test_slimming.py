@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.environment.slimming import KEPT, LEFT_OUT, is_compiled, is_needed, largest_parts
+from deploy.environment.slimming import is_compiled, is_needed, largest_parts
 
 SITE = "lib/python3.11/site-packages"
 STDLIB = "lib/python3.11"
@@ -85,11 +85,6 @@ def test_what_inference_never_loads_is_left_out(path):
 )
 def test_of_a_whole_environment_only_the_interpreter_is_slimmed(path, stays):
     assert is_needed(path, whole=True) is stays
-
-
-def test_no_pattern_is_there_twice():
-    patterns = [pattern for patterns in LEFT_OUT.values() for pattern in patterns]
-    assert len({*KEPT, *patterns}) == len(KEPT) + len(patterns)
 
 
 @pytest.mark.parametrize(
