@@ -1,23 +1,17 @@
 """Which tools make a .sif: found, judged, and what to install where one is missing."""
 
-import stat
 from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.tools import (
-    check_folder,
-    find_tools,
-    install_hint,
-    version_in,
-)
+from deploy.artefacts.tools import check_folder, find_tools, install_hint, version_in
 from deploy.host.errors import BuildError
+from tests.programs import write_program
 
 
 def _program(folder: Path, name: str, version: str, then: str = "exit 0") -> None:
-    path = folder / name
-    path.write_text(f'#!/bin/sh\ncase "$1" in -*version) echo "{version}"; exit;; esac\n{then}\n')
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    answer = f'case "$1" in -*version) echo "{version}"; exit;; esac'
+    write_program(folder / name, f"{answer}\n{then}")
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from tests.unit.deploy.site_repository import (
 
 
 def listing(folder: Path) -> list[str]:
-    """Return the files in a folder; a link is none."""
-    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
-    assert not [path for path in found if path.is_symlink()]
+    """Return the files in a folder, none of which may be a link."""
+    found = [path for path in folder.rglob("*") if not path.is_dir()]
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
     return sorted(str(path.relative_to(folder)) for path in found)
 
 

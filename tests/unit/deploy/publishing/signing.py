@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -33,9 +32,7 @@ def public(key: Path) -> Signer:
 
 
 def sign_bytes(content: bytes, key: Path) -> bytes:
-    private = load_pem_private_key(key.read_bytes(), None)
-    assert isinstance(private, EllipticCurvePrivateKey)
-    return sign(private, content)
+    return sign(load_pem_private_key(key.read_bytes(), None), content)
 
 
 @contextmanager

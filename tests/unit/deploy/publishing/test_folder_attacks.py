@@ -237,7 +237,6 @@ def started(by: Attacker, named: str = "") -> bytes:
     """Return the image that ``up --verify`` of the folder keeps, to start it."""
     deployment = Deployment(engine="apptainer", image=str(by.place / named))
     engine = ApptainerEngine(Resolved(deployment)).with_verified_image(by.owner.signer)
-    assert isinstance(engine, ApptainerEngine)
     folder = DeploymentFolder("default")
     engine._keep(folder)
     return kept_at(folder.path, engine.image.digest).read_bytes()
