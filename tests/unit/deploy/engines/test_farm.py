@@ -33,7 +33,7 @@ RENEWAL = """\
 #SBATCH --array=0-0
 #SBATCH --output=%a.log
 #SBATCH --cpus-per-task=4
-#SBATCH --time=120
+#SBATCH --time=30
 #SBATCH --account=dune
 TASK=$SLURM_ARRAY_TASK_ID
 trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
@@ -66,7 +66,7 @@ queue 1
 @pytest.fixture
 def farm():
     settings = BatchSettings(
-        engine="slurm", hours=2, cpus=4, options=("--account=dune",),
+        engine="slurm", hours=0.5, cpus=4, options=("--account=dune",),
         setup=("module load apptainer",),
     )  # fmt: skip
     farm = Farm(
@@ -166,12 +166,12 @@ def test_a_server_leaves_when_the_one_that_replaces_it_is_there(farm, submitted)
         [old] = farm.registry.entries()
         farm.registry.enter("grpc://other:8001", replaces=old.name)
 
-    clock = Clock(t4000=replace)
+    clock = Clock(t1000=replace)
     entry = attended(farm, clock)
     [job] = submitted
     assert job.script[-1].endswith(f" {entry.name}")
     assert farm.registry.urls() == ("grpc://other:8001",)
-    assert 4000 + 90 <= clock.now < 4000 + 95
+    assert 1000 + 90 <= clock.now < 1000 + 95
 
 
 def test_a_server_that_is_not_replaced_in_time_leaves_before_it_is_killed(farm, submitted):
@@ -179,7 +179,7 @@ def test_a_server_that_is_not_replaced_in_time_leaves_before_it_is_killed(farm, 
     attended(farm, clock)
     assert len(submitted) == 1
     assert farm.registry.entries() == []
-    assert clock.now == pytest.approx(7200 - 60, abs=5)
+    assert clock.now == pytest.approx(1800 - 60, abs=5)
 
 
 def test_a_renewal_that_fails_is_tried_again(farm, submitted):
@@ -220,7 +220,7 @@ def test_a_file_system_in_trouble_ends_no_healthy_server(
     clock = Clock()
     monkeypatch.setattr(Farm if method == "renew" else Registry, method, fail)
     attended(farm, clock)
-    assert clock.now == pytest.approx(7200 - 60, abs=5)
+    assert clock.now == pytest.approx(1800 - 60, abs=5)
     assert len(submitted) == (method != "renew")
 
 

@@ -118,15 +118,19 @@ def test_a_model_that_cannot_be_served_is_named(tmp_path, config, cause):
 NAMELESS = CONFIG.replace('backend: "python"\n', "")
 
 
-@pytest.mark.parametrize("more", ["", 'default_model_filename: "model.py"\n'])
-def test_a_model_py_whose_configuration_names_no_backend_is_a_python_model(tmp_path, more):
-    write_model(tmp_path, "m", config=NAMELESS + more)
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, NAMELESS, NAMELESS + 'default_model_filename: "model.py"\n'],
+    ids=["named", "nameless", "nameless, with its file"],
+)
+def test_a_model_py_without_an_environment_is_a_python_model_in_the_kits(tmp_path, config):
+    write_model(tmp_path, "m", config=config)
     wanted = resolve(tmp_path, "m")
     (model,) = wanted.site
     assert (model.runs_in_kits, wanted.complete, wanted.instances) == (True, True, {"m": 2})
-    config = staged(tmp_path).config
-    assert config.backend == "python"
-    assert config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+    found = staged(tmp_path)
+    assert (found.config.backend, found.stub) == ("python", None)
+    assert found.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
 
 
 @pytest.mark.parametrize(("config", "file", "line"), [
@@ -195,13 +199,6 @@ def test_without_a_container_the_environment_stays_where_it_is(tmp_path):
     found = staged(tmp_path / "models", FITTING)
     assert found.config.parameters["EXECUTION_ENV_PATH"].string_value == str(archive)
     assert found.copies == {"1/model.py": tmp_path / "models/m/1/model.py"}
-
-
-def test_a_model_without_an_environment_gets_the_kits(tmp_path):
-    write_model(tmp_path, "m")
-    found = staged(tmp_path)
-    assert found.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
-    assert found.stub is None
 
 
 def test_a_model_without_an_environment_needs_the_one_with_nugraph_s_own_packages(tmp_path):
