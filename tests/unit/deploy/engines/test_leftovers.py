@@ -31,8 +31,9 @@ from deploy.host.errors import KitError
 from tests.programs import running
 from tests.unit.deploy.deployment.test_state import make_state
 
-UUID = "0764797d-130d-4b3f-bf06-8b8b9c1baf32"
-OTHER = "1764797d-130d-4b3f-bf06-8b8b9c1baf32"
+# Of this run: others on this host may look at the same processes.
+UUID, OTHER = (str(uuid.uuid4()) for _ in range(2))
+SWEPT = f"numlkit-test-{os.getpid()}-"
 PREFIX = f"numlkit-{os.getuid()}-0a1b2c3d"
 REGION = f"{PREFIX}-numl-{UUID}"
 OLD, OWN, ANOTHER = (Path(f"/tmp/python_env_{name}") for name in ("old", "own", "another"))
@@ -99,7 +100,7 @@ def test_a_folder_that_a_person_named_or_filled_is_no_scratch_folder(tmp_path, m
     (filled / "chapter1.tex").touch()
     assert scratch_folders() == {of_triton, found_twice}
     (found_twice / "notes.txt").touch()  # since it was found
-    sweep(prefix="numlkit-test-", scratch=(of_triton, named, filled, found_twice))
+    sweep(prefix=SWEPT, scratch=(of_triton, named, filled, found_twice))
     assert not of_triton.exists()
     assert named.exists()
     assert filled.exists()
@@ -164,22 +165,21 @@ def test_a_stub_that_waits_for_a_server_that_is_gone_is_ended_and_another_s_is_n
     script = tmp_path / "model.py"
     script.write_text("read _")
     words = ["/backends/python/triton_python_backend_stub", str(script)]
-    own, another = (f"numlkit-test-{more}{uuid.uuid4()}" for more in ("", "other-"))
+    own, another = (f"{SWEPT}{more}{UUID}" for more in ("", "other-"))
     with (
         running(*words, own, executable="/bin/sh") as orphan,
         running(*words, another, executable="/bin/sh") as stub,
     ):
-        sweep(prefix="numlkit-test-", scratch=())
+        sweep(prefix=SWEPT, scratch=())
         assert not psutil.pid_exists(orphan.pid)
         assert stub.poll() is None
 
 
 def test_a_shell_that_is_about_to_become_a_stub_is_ended_like_one(tmp_path):
     """Triton starts a stub by way of a shell, which activates its environment first."""
-    region = f"numlkit-test-{uuid.uuid4()}"
-    stub = f"/backends/python/triton_python_backend_stub {tmp_path}/model.py {region} 1048576"
+    stub = f"/backends/python/triton_python_backend_stub {tmp_path}/model.py {SWEPT}{UUID} 1048576"
     with running("bash", "-c", f"read _ && exec env A=b {stub}") as shell:
-        sweep(prefix="numlkit-test-", scratch=())
+        sweep(prefix=SWEPT, scratch=())
         assert shell.poll() is not None
 
 
