@@ -3,6 +3,7 @@
 ``python -m tests.chart`` writes what the tests of tests/unit/deploy/chart compare with.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,11 +132,26 @@ def find(objects: Iterable[Object], kind: str, name: str = RELEASE) -> Object:
     return found
 
 
+def stored() -> dict[str, str]:
+    """Return the sites' manifests, in which an object that an earlier one has is named alone."""
+    sites: dict[str, str] = {}
+    first: dict[str, str] = {}
+    for name, site in SITES.items():
+        sites[name] = ""
+        for text in re.split("^---\n", render_text(site), flags=re.M)[1:]:
+            place = first.setdefault(text, name)
+            if place != name:
+                each = yaml.safe_load(text)
+                text = f"# {each['kind']} {each['metadata']['name']}: as in {place}.yaml\n"
+            sites[name] += f"---\n{text}"
+    return sites
+
+
 def renew() -> None:
     """Write what the chart renders today."""
     RENDERED.mkdir(exist_ok=True)
-    for name, site in SITES.items():
-        (RENDERED / f"{name}.yaml").write_text(render_text(site))
+    for name, text in stored().items():
+        (RENDERED / f"{name}.yaml").write_text(text)
 
 
 if __name__ == "__main__":
