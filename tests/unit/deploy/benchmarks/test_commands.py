@@ -13,7 +13,14 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.host.errors import KitError
-from scripts import benchmark, benchmark_bulk, benchmark_cpp, benchmark_gallery
+from scripts import (
+    benchmark,
+    benchmark_bulk,
+    benchmark_cpp,
+    benchmark_gallery,
+    check_campaign,
+    plan_campaign,
+)
 from scripts.benchmarks.tables import Table
 
 # Those that start servers.
@@ -97,13 +104,34 @@ def test_as_many_requests_are_counted_of_python_clients_as_they_send(monkeypatch
     assert cpu_ms == 1000
 
 
-def test_a_missing_program_and_no_rounds_are_errors_in_a_line(tmp_path, capsys):
+def test_a_missing_program_is_an_error_in_a_line(tmp_path, capsys):
     assert benchmark_cpp.main([str(tmp_path / "numl-label"), "--rounds", "1"]) == 1
     said = f"error: {tmp_path}/numl-label: No such file or directory\n"
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("script", "option", "value", "wanted"),
+    [
+        (benchmark, "--seed", "-1", "a number from 0 to 2147483647"),
+        (benchmark, "--seed", "x", "a number from 0 to 2147483647"),
+        (benchmark_cpp, "--rounds", "0", "a number from 1 to 1000000"),
+        *(
+            (plan_campaign, "--spread", value, "a number from 0 to 10")
+            for value in ("nan", "inf", "-1", "11", "x")
+        ),
+    ],
+)
+def test_a_number_that_cannot_be_is_a_usage_error(script, option, value, wanted, capsys):
     with pytest.raises(SystemExit):
-        benchmark_cpp.main(["numl-label", "--rounds", "0"])
-    assert "'0' is not a number from 1 to 1000000" in capsys.readouterr().err
+        script.parser().parse_args([f"{option}={value}"])
+    assert f"argument {option}: {value!r} is not {wanted}" in capsys.readouterr().err
+
+
+def test_rows_too_short_to_tell_a_rate_are_a_usage_error(capsys):
+    with pytest.raises(SystemExit):
+        check_campaign.parser().parse_args(["--seconds=1"])
+    assert "'1' is less than 4 s" in capsys.readouterr().err
 
 
 def test_why_the_gallerys_server_did_not_start_is_told_and_no_other_one_is_stopped(monkeypatch):

@@ -1,23 +1,9 @@
-"""What a stored run of a load test says in the documentation."""
-
-from __future__ import annotations
+"""Which of the rounds of a load test is shown."""
 
 import asyncio
-import json
 
 from deploy.client.load.open_loop import Counts, Round
-from deploy.host.paths import CHECKOUT
-from scripts.benchmark_load import BEGIN, END, PAGE, PICTURE, STORED
 from scripts.benchmarks import load
-from scripts.benchmarks.load_page import section
-
-
-def test_the_documentation_tells_the_stored_run():
-    page = PAGE.read_text(encoding="utf-8")
-    told = page.partition(BEGIN)[2].partition(END)[0].strip()
-    assert told == section(json.loads(STORED.read_text(encoding="utf-8"))).strip()
-    assert PICTURE.is_relative_to(CHECKOUT)
-    assert PICTURE.is_file()
 
 
 def test_of_three_rounds_the_one_with_the_median_goodput_is_shown(monkeypatch):

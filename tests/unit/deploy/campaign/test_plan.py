@@ -1,20 +1,17 @@
 """What the plan of a campaign says, and what its page shows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
 import pytest
 
 from deploy.host.errors import KitError
-from scripts import check_campaign
 from scripts.campaign.comparison import WITHIN, Measured, differences
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
 from scripts.campaign.real import Seen, rate
 from scripts.campaign.sizing import Wish, plan, steady
-from scripts.plan_campaign import PAGE, REAL, STORED, _row, main, page, parser
+from scripts.plan_campaign import PAGE, REAL, STORED, _row, main, page
 
 RUN = {
     "models": {"nugraph3": "nugraph3 25.4"},
@@ -103,19 +100,6 @@ def test_what_cannot_be_planned_is_refused_in_a_line(words, capsys):
     assert main(words.split()) != 0
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "simulate" not in line][:-1]
     assert said.startswith("error: ")
-
-
-@pytest.mark.parametrize("spread", ["nan", "inf", "-1", "11", "x"])
-def test_a_spread_that_no_times_have_is_a_usage_error(spread, capsys):
-    with pytest.raises(SystemExit):
-        parser().parse_args([f"--spread={spread}"])
-    assert f"{spread!r} is not a number from 0 to 10" in capsys.readouterr().err
-
-
-def test_rows_too_short_to_tell_a_rate_are_a_usage_error(capsys):
-    with pytest.raises(SystemExit):
-        check_campaign.parser().parse_args(["--seconds=1"])
-    assert "'1' is less than 4 s" in capsys.readouterr().err
 
 
 def test_the_page_shows_the_stored_runs():

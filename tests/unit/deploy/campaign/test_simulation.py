@@ -1,7 +1,5 @@
 """Every event of a simulated campaign has one end, and queues are as long as theory says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
