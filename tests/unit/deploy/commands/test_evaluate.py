@@ -1,7 +1,5 @@
 """``numlkit evaluate`` on pynuml's own files. The transport is a fake: no server is needed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -20,6 +18,7 @@ from deploy.events import client, inference
 from deploy.events.graphs import GraphFile
 from deploy.host.errors import RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.played import Fake
 
 DATA = Path(__file__).parents[1] / "events" / "data"
 GRAPHS, EVENTS = DATA / "graphs_second.gnn.h5", DATA / "graphs_events.h5"
@@ -29,7 +28,7 @@ SAID = {"semantic_classes": ",".join(CLASSES), "event_classes": ",".join(FLAVOUR
 OUTPUTS = ("x_semantic_u", "x_filter_u", "x_i_u", "e_evt", "v_evt")
 
 
-class Oracle:
+class Oracle(Fake):
     """Stands in for a server whose model is right, but takes each muon for a pion."""
 
     said: Mapping[str, str] = SAID
@@ -65,9 +64,6 @@ class Oracle:
             outputs[f"x_i_{plane}"] = truth.instance[rows]
         return outputs
 
-    def close(self):
-        pass
-
 
 @pytest.fixture(autouse=True)
 def oracle(monkeypatch):
@@ -94,18 +90,14 @@ def test_the_figures_are_printed_and_the_matrices_drawn(tmp_path, capsys):
     assert (tmp_path / "matrices.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_test_split_is_evaluated_or_the_one_that_is_named(
-    capsys,
-):
+def test_the_test_split_is_evaluated_or_the_one_that_is_named(capsys):
     for flags, split, events in (((), "test", 2), (["--split", "train"], "train", 1)):
         found = report(capsys, GRAPHS, *flags)
         assert (found["split"], found["events"]) == (split, events)
     assert report(capsys, GRAPHS, "--split", "all")["events"] == 3
 
 
-def test_a_file_of_events_tells_signal_event_and_vertex(
-    capsys,
-):
+def test_a_file_of_events_tells_signal_event_and_vertex(capsys):
     found, of_graphs = report(capsys, EVENTS), report(capsys, GRAPHS, "--split", "all")
     assert (found["split"], found["semantic"], found["instance"]) == ("all", None, None)
     assert found["filter"]["accuracy"] == 1
@@ -192,11 +184,7 @@ def test_an_event_that_is_refused_is_listed_and_left_out(tmp_path, capsys, oracl
 
 @pytest.mark.parametrize("lost", ["server", "interrupted"])
 def test_an_evaluation_that_is_cut_short_writes_nothing(
-    tmp_path,
-    capsys,
-    monkeypatch,
-    oracle,
-    lost,
+    tmp_path, capsys, monkeypatch, oracle, lost
 ):
     if lost == "server":
         monkeypatch.setattr(inference, "PATIENCE_S", 0.0)

@@ -8,51 +8,38 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from deploy.client import asked
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel
 from deploy.commands import infer
 from deploy.events import client
-from deploy.host.errors import ClientError, RequestError, ServerAwayError
-from numl_formats.contract import INPUTS
+from deploy.host.errors import ClientError, ServerAwayError
+from tests.unit.deploy.events.played import Fake
+from tests.unit.deploy.events.written import make_event, write_pynuml
 
-MODEL = ServedModel("nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "event_classes": "p,q"})
 
-
-class FakeTransport:
-    """Stands in for a server: labels hits by their id, refuses an integral above 1e6."""
+class FakeTransport(Fake):
+    """Notes which servers are asked; may be away, or interrupt the run at so many hits."""
 
     endpoints: list[Endpoint]
     interrupt_at: int | None = None
     away = False
 
     def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
+        super().__init__(endpoint, timeout=timeout)
         self.endpoints.append(endpoint)
 
     def describe(self, model: str) -> ServedModel:
         if self.away:
             raise ServerAwayError("http://localhost:8000: connection refused")
-        return MODEL
+        return super().describe(model)
 
-    def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        integral = tensors["hit_table_integral"]
-        if (integral > 1e6).any():
-            raise RequestError("hit_table/integral row 0 is 2e+06: above 1e6")
-        if self.interrupt_at is not None and len(integral) == self.interrupt_at:
+    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if len(tensors["hit_table_hit_id"]) == self.interrupt_at:
             os.kill(os.getpid(), signal.SIGINT)
-        outputs: dict[str, Any] = {"e_evt": np.array([[0.9, 0.1]]), "v_evt": np.zeros((1, 3))}
-        for i, plane in enumerate("uvy"):
-            ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
-            outputs[f"x_semantic_{plane}"] = np.eye(3)[ids % 3]
-            outputs[f"x_filter_{plane}"] = np.ones(len(ids))
-        return outputs
-
-    def close(self) -> None:
-        pass
+        return super().infer(model, tensors)
 
 
 @pytest.fixture(autouse=True)
@@ -63,24 +50,10 @@ def _fake(monkeypatch):
 
 
 def write_events(path: Path, hits: Sequence[int], *, bad: int | None = None) -> Path:
-    with h5py.File(path, "w") as file:
-        total = sum(hits)
-        owner = np.repeat(np.arange(len(hits)), hits)
-        integral = np.where(owner == bad, 2e6, 10.0)
-        columns = {
-            "hit_id": np.arange(total),
-            "local_plane": np.arange(total) % 3,
-            "local_time": np.arange(total) * 10.0,
-            "local_wire": np.arange(total) + 100,
-            "integral": integral,
-            "rms": np.ones(total),
-            "event_id": np.stack([np.ones(total), np.full(total, 2), owner], axis=1).astype(int),
-        }
-        for name, values in columns.items():
-            file[f"hit_table/{name}"] = values
-        file["spacepoint_table/spacepoint_id"] = np.empty(0, dtype=np.int32)
-        file["spacepoint_table/hit_id"] = np.empty((0, 3), dtype=np.int32)
-        file["spacepoint_table/event_id"] = np.empty((0, 3), dtype=np.int32)
+    events = [((1, 2, number), *make_event(count, 0)) for number, count in enumerate(hits)]
+    if bad is not None:
+        events[bad][1]["integral"][:] = 2e6
+    write_pynuml(path, events, sequence=False, event_table=False)
     return path
 
 
@@ -93,7 +66,7 @@ def test_all_events_answered_is_success(tmp_path, capsys):
     assert run(events, "--out", tmp_path / "r.h5", "--display", tmp_path / "png") == 0
     out = capsys.readouterr().out
     assert out.startswith("2 events, 15 hits: nugraph3 at http://localhost:8000\n")
-    assert "a 5, b 5, c 5, noise 0" in out
+    assert "a 3, b 5, c 5, noise 2" in out
     with h5py.File(tmp_path / "r.h5") as file:
         assert len(file["hit_table/hit_id"]) == 15
         assert file.attrs["complete"]
@@ -326,19 +299,3 @@ def test_an_interrupt_keeps_what_was_answered(tmp_path, monkeypatch, capsys):
         assert len(rows) == 1
         assert len(file["event_table/event_id"]) < 203
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--event", "1,2"],
-        ["--concurrency", "0"],
-        ["--timeout", "-1"],
-        ["--protocol", "ftp"],
-        ["--json", "--quiet"],
-    ],
-)
-def test_wrong_usage_ends_with_status_2(flags):
-    with pytest.raises(SystemExit) as caught:
-        run("a.h5", *flags)
-    assert caught.value.code == 2

@@ -1,8 +1,6 @@
 """A client library's server, played: it labels hits by their id."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from numl_formats.contract import INPUTS
 
 NAMES = {"semantic_classes": "a,b,c", "event_classes": "p,q"}
 MODEL = ServedModel("nugraph3", INPUTS, (), NAMES)
+LOCAL = Endpoint.parse("localhost")
 EVENT = {
     "hit_id": np.arange(4, dtype=np.int32),
     "local_plane": np.array([0, 1, 2, 0], np.int32),
@@ -25,10 +24,22 @@ EVENT = {
 }
 
 
-class Fake:
-    """Labels hits by their id."""
+def labels(
+    tensors: Mapping[str, Any], classes: int = 3, signal: Callable[[Any], Any] = np.ones_like
+) -> dict[str, Any]:
+    """Return a model's outputs: hits labelled by their id, and how much signal each is."""
+    outputs: dict[str, Any] = {}
+    for i, plane in enumerate("uvy"):
+        ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
+        outputs[f"x_semantic_{plane}"] = np.eye(classes, dtype=np.float32)[ids % classes]
+        outputs[f"x_filter_{plane}"] = signal(ids).astype(np.float32)
+    return outputs
 
-    def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
+
+class Fake:
+    """Labels hits by their id, the first as noise; refuses an integral above 1e6."""
+
+    def __init__(self, endpoint: Endpoint = LOCAL, *, timeout: float = 0) -> None:
         self.endpoint = endpoint
 
     def describe(self, model: str) -> ServedModel:
@@ -37,14 +48,10 @@ class Fake:
         return MODEL
 
     def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        outputs: dict[str, Any] = {"e_evt": np.array([[0.9, 0.1]], np.float32)}
         if (tensors["hit_table_integral"] > 1e6).any():
             raise RequestError("hit_table/integral row 0 is 2e+06: above 1e6")
-        for i, plane in enumerate("uvy"):
-            ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
-            outputs[f"x_semantic_{plane}"] = np.eye(3, dtype=np.float32)[ids % 3]
-            outputs[f"x_filter_{plane}"] = (ids > 0).astype(np.float32)
-        return outputs
+        event = {"e_evt": np.array([[0.9, 0.1]], np.float32)}
+        return labels(tensors, signal=lambda ids: ids > 0) | event
 
     def close(self) -> None:
         pass

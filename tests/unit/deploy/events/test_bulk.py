@@ -1,7 +1,5 @@
 """Bulk runs over many files: killed at any point, resumed, merged. A scripted server answers."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import random
@@ -18,10 +16,11 @@ import pytest
 
 from deploy.client.transport import ServedModel
 from deploy.events.bulk import Progress, label_files
-from deploy.events.files import EventFile
 from deploy.events.merging import merge
 from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError
 from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.played import Fake, labels
+from tests.unit.deploy.events.written import make_event, write_pynuml
 
 MODEL = ServedModel(
     "nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "weights_sha256": "0" * 64}
@@ -30,7 +29,7 @@ FILES, EVENTS, HITS = 12, 4, 6
 SEED = 20261124
 
 
-class Server:
+class Server(Fake):
     """Labels hits by their id; refuses what ``refuse`` names, by the id of its first hit."""
 
     refuse: ClassVar[Mapping[int, KitError]] = {}
@@ -44,32 +43,18 @@ class Server:
         ids = tensors["hit_table_hit_id"]
         if len(ids) and int(ids[0]) in self.refuse:
             raise self.refuse[int(ids[0])]
-        outputs: dict[str, Any] = {}
-        for i, plane in enumerate("uvy"):
-            here = ids[tensors["hit_table_local_plane"] == i]
-            outputs[f"x_semantic_{plane}"] = np.eye(3, dtype=np.float32)[here % 3]
-            outputs[f"x_filter_{plane}"] = np.ones(len(here), np.float32)
-        return outputs
-
-    def close(self) -> None:
-        pass
+        return labels(tensors)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder, rows = tmp_path_factory.mktemp("events"), EVENTS * HITS
+    folder = tmp_path_factory.mktemp("events")
     paths = [folder / f"events{number:02}.h5" for number in range(FILES)]
     for number, path in enumerate(paths):
-        with h5py.File(path, "w") as file:
-            event = np.repeat(np.arange(EVENTS), HITS)
-            ids = np.stack([np.full(rows, number), np.ones(rows, int), event], axis=1)
-            columns = {"hit_id": np.arange(rows) + 1000 * number, "local_plane": event % 3}
-            columns |= {"local_wire": event, "local_time": event, "integral": event, "rms": event}
-            for name, values in {**columns, "event_id": ids}.items():
-                file[f"hit_table/{name}"] = values
-            for name in ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y"):
-                file[f"spacepoint_table/{name}"] = np.empty((0, 1), int)
-            file["spacepoint_table/event_id"] = np.empty((0, 3), int)
+        events = [((number, 1, event), *make_event(HITS, 0)) for event in range(EVENTS)]
+        for (*_, event), hits, _ in events:
+            hits["hit_id"] = np.arange(HITS) + 1000 * number + HITS * event
+        write_pynuml(path, events, sequence=False, event_table=False)
     return paths
 
 
@@ -233,8 +218,3 @@ def test_only_whole_results_of_one_model_are_merged(files, tmp_path):
     with pytest.raises(ClientError, match="are missing"):
         merge(out, tmp_path / "all.h5")
     assert not (tmp_path / "all.h5").exists()
-
-
-def test_the_events_of_these_files_are_read(files):
-    with EventFile(files[0]) as file:
-        assert len(file) == EVENTS

@@ -1,7 +1,5 @@
 """The client library, as notebooks use it; fakes stand for servers."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import sys
@@ -16,12 +14,7 @@ import pytest
 from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.events import client as module
-from deploy.host.errors import (
-    ClientError,
-    DeploymentError,
-    RequestError,
-    ServerAwayError,
-)
+from deploy.host.errors import ClientError, DeploymentError, RequestError, ServerAwayError
 from deploy.host.paths import CHECKOUT
 from numlkit import AsyncClient, Client, Failure, Labelled
 from tests.certificates import Authority
@@ -57,7 +50,7 @@ def test_a_class_that_has_a_columns_name_replaces_none(monkeypatch, classes, col
 
 
 def test_an_event_becomes_a_table_of_its_hits(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "pandas", None)
     with Client("grpc://one", "grpc://two") as client:
         labelled = client.label(EVENT)
     table = labelled.table()

@@ -1,7 +1,5 @@
 """What the client library takes for an event, and what it says of one that is none."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from itertools import chain
@@ -13,10 +11,7 @@ import pytest
 
 from deploy.events import client as module
 from deploy.events.tables import EventFileError
-from deploy.host.errors import (
-    KitError,
-    RequestError,
-)
+from deploy.host.errors import KitError, RequestError
 from deploy.host.paths import CHECKOUT
 from numlkit import Client, Failure, Labelled
 from tests.unit.deploy.events.played import EVENT, Fake
@@ -103,7 +98,7 @@ def test_a_mapping_that_cannot_be_sent_as_it_is_fails_alone(columns, reason):
 
 def test_what_is_no_event_fails_alone():
     with Client("grpc://one") as client:
-        failure, labelled = client.label_all([None, EVENT])  # type: ignore[list-item]
+        failure, labelled = client.label_all([None, EVENT])
         assert isinstance(labelled, Labelled)
         assert isinstance(failure, Failure)
         assert failure.reason == "an event is a mapping of columns by their names, not NoneType"

@@ -1,7 +1,5 @@
 """What is sent follows from the model: any planes and columns, from old and new files of pynuml."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from deploy.events import client
 from deploy.events.files import EventFile, planes_of
 from deploy.events.tables import EventFileError
 from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.played import Fake
 
 UVY, TWO, FOUR = ("u", "v", "y"), ("x", "z"), ("u", "v", "w", "z")
 SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}
@@ -65,12 +64,17 @@ def write(path: Path, planes: int, *, newer: bool = False, without: tuple[str, .
     return path
 
 
+def read(path: Path, *model: Any) -> dict[str, NDArray[Any]]:
+    """Return the event's tensors, for a model of these inputs."""
+    with EventFile(path, *model) as file:
+        return file.read(0).tensors
+
+
 @pytest.mark.parametrize("newer", [False, True], ids=["24.7", "25.4"])
 @pytest.mark.parametrize("planes", [("x",), TWO, UVY, FOUR], ids=len)
 def test_both_generations_of_files_give_the_tensors_that_a_model_reads(tmp_path, planes, newer):
     inputs = {**inputs_of(planes, "tpc"), **POSITION}
-    with EventFile(write(tmp_path / "a.h5", len(planes), newer=newer), inputs) as file:
-        tensors = file.read(0).tensors
+    tensors = read(write(tmp_path / "a.h5", len(planes), newer=newer), inputs)
     hits, spacepoints = columns(len(planes))
     expected: dict[str, NDArray[Any]] = {f"hit_table_{n}": v for n, v in hits.items()}
     expected["spacepoint_table_spacepoint_id"] = spacepoints["spacepoint_id"]
@@ -86,8 +90,7 @@ def test_both_generations_of_files_give_the_tensors_that_a_model_reads(tmp_path,
 
 @pytest.mark.parametrize("newer", [False, True], ids=["24.7", "25.4"])
 def test_the_models_of_this_repository_are_sent_what_existing_clients_send(tmp_path, newer):
-    with EventFile(write(tmp_path / "a.h5", 3, newer=newer)) as file:
-        assert file.read(0).tensors.keys() == INPUTS.keys()
+    assert read(write(tmp_path / "a.h5", 3, newer=newer)).keys() == INPUTS.keys()
 
 
 def test_columns_of_both_generations_are_told_apart_as_pynuml_does(tmp_path):
@@ -95,8 +98,7 @@ def test_columns_of_both_generations_are_told_apart_as_pynuml_does(tmp_path):
     with h5py.File(path, "r+") as file:
         for name in SINCE_25_4.values():
             file[f"hit_table/{name}"] = np.zeros((12, 1))
-    with EventFile(path) as file:
-        assert file.read(0).tensors["hit_table_local_plane"].tolist() == [0, 1, 2] * 4
+    assert read(path)["hit_table_local_plane"].tolist() == [0, 1, 2] * 4
 
 
 def test_a_projection_that_is_no_wire_number_is_sent_where_the_model_takes_it(tmp_path):
@@ -104,10 +106,9 @@ def test_a_projection_that_is_no_wire_number_is_sent_where_the_model_takes_it(tm
     with h5py.File(path, "r+") as file:
         del file["hit_table/proj"]
         file["hit_table/proj"] = np.arange(12)[:, None] / 4
-    with EventFile(path) as file, pytest.raises(EventFileError, match=r"/proj row 1 .* 0\.25"):
-        file.read(0)
-    with EventFile(path, {**INPUTS, "hit_table_local_wire": "FP32"}) as file:
-        assert file.read(0).tensors["hit_table_local_wire"][1] == 0.25
+    with pytest.raises(EventFileError, match=r"/proj row 1 .* 0\.25"):
+        read(path)
+    assert read(path, INPUTS | {"hit_table_local_wire": "FP32"})["hit_table_local_wire"][1] == 0.25
 
 
 def test_a_column_that_the_file_lacks_is_named_unless_it_is_optional(tmp_path):
@@ -117,8 +118,8 @@ def test_a_column_that_the_file_lacks_is_named_unless_it_is_optional(tmp_path):
         EventFile(path, inputs, POSITION)
     with pytest.raises(EventFileError, match=r"spacepoint_table has no column position_x \("):
         EventFile(path, inputs, ["hit_table_tpc"])
-    with EventFile(path, inputs, [*POSITION, "hit_table_tpc"]) as file:
-        assert file.read(0).tensors.keys() == inputs_of(UVY).keys()
+    optional = [*POSITION, "hit_table_tpc"]
+    assert read(path, inputs, optional).keys() == inputs_of(UVY).keys()
 
 
 def test_events_of_another_detector_are_told_from_the_model_s(tmp_path):
@@ -133,8 +134,7 @@ def test_a_model_without_spacepoints_needs_no_table_of_them(tmp_path):
     with h5py.File(path, "r+") as file:
         del file["spacepoint_table"]
     hits = {name: type_ for name, type_ in INPUTS.items() if name.startswith("hit_table_")}
-    with EventFile(path, hits) as file:
-        assert file.read(0).tensors.keys() == hits.keys()
+    assert read(path, hits).keys() == hits.keys()
 
 
 class Server(TritonTransport):
@@ -168,19 +168,14 @@ def test_optional_inputs_are_sent_if_the_file_has_them(tmp_path, without):
     inputs = {**inputs_of(TWO), **POSITION}
     server = Server(inputs, {"input": [{"name": n, "optional": n in POSITION} for n in inputs]})
     model = server.describe("m")
-    with EventFile(
-        write(tmp_path / "a.h5", 2, without=without), model.inputs, model.optional
-    ) as file:
-        server.infer(model, file.read(0).tensors)
+    path = write(tmp_path / "a.h5", 2, without=without)
+    server.infer(model, read(path, model.inputs, model.optional))
     wanted = set(inputs) - (set(POSITION) if without else set())
     assert sorted(server.sent) == sorted(wanted)
 
 
-class Detector:
+class Detector(Fake):
     """Answers for a detector of four planes, with heads that the models here lack."""
-
-    def __init__(self, endpoint: Endpoint, *, timeout: float) -> None:
-        pass
 
     def describe(self, model: str) -> ServedModel:
         return ServedModel(model, inputs_of(FOUR, "tpc"), (), {"semantic_classes": "a,b"})
@@ -194,9 +189,6 @@ class Detector:
             outputs[f"x_position_{plane}"] = np.repeat(ids[:, None], 3, axis=1).astype(np.float32)
             outputs[f"x_i_{plane}"] = ids - 1
         return outputs
-
-    def close(self) -> None:
-        pass
 
 
 def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(tmp_path, monkeypatch):

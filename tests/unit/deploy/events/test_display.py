@@ -12,9 +12,8 @@ from matplotlib.image import imread
 
 from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels
-from deploy.events.display import colours, draw, file_name, marker_size, write_display
+from deploy.events.display import colours, draw, marker_size, write_display
 from deploy.events.files import EventTensors
-from deploy.host.errors import KitError
 
 STANDARD = ("pion", "muon", "kaon", "hadron", "shower", "michel", "diffuse")
 SIMPLE = ("MIP", "HIP", "shower", "michel", "diffuse")
@@ -148,13 +147,3 @@ def test_a_png_is_written_whole_and_alone(tmp_path):
     write_display(make_labels(50, classes=5), path, served(SIMPLE))
     assert imread(path).shape[1] > 1500
     assert [p.name for p in path.parent.iterdir()] == ["e.png"]
-
-
-def test_a_folder_that_is_a_file_is_named(tmp_path):
-    (tmp_path / "a").touch()
-    with pytest.raises(KitError, match=r"e\.png cannot be written"):
-        write_display(make_labels(3), tmp_path / "a" / "e.png", served())
-
-
-def test_the_name_of_the_file_says_event_and_model():
-    assert file_name(make_labels(1), "nugraph3") == "run7010_subrun1705_event85251_nugraph3.png"

@@ -1,7 +1,5 @@
 """An evaluation on pynuml's tables; the command is tested in ``commands/test_evaluate.py``."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +13,13 @@ from deploy.client.transport import ServedModel
 from deploy.events.evaluation import evaluate
 from deploy.events.truth import FLAVOURS
 from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.played import Fake
 
 EVENTS = Path(__file__).parent / "data/graphs_events.h5"
 OUTPUTS = ("x_filter_u", "e_evt")
 
 
-class Server:
+class Server(Fake):
     """Answers the first event class, and signal for each hit."""
 
     classes = 2
@@ -33,9 +32,6 @@ class Server:
         }
         return {**outputs, "e_evt": np.eye(self.classes, dtype=np.float32)[:1]}
 
-    def close(self) -> None:
-        pass
-
 
 class OfFlavours(Server):
     classes = len(FLAVOURS)
@@ -44,7 +40,7 @@ class OfFlavours(Server):
 def heads(path: Path, server: type[Server], said: str) -> dict[str, tuple[str, ...]]:
     parameters = {"event_classes": said} if said else {}
     model = ServedModel("nugraph3", INPUTS, OUTPUTS, parameters)
-    found = evaluate(path, None, model, server, concurrency=2)  # type: ignore[arg-type]
+    found = evaluate(path, None, model, server, concurrency=2)
     assert found.failures == []
     return {name: head.classes for name, head in found.scores.heads.items()}
 

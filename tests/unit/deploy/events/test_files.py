@@ -3,7 +3,6 @@
 import os
 import pickle
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from deploy.events import files as events_module
 from deploy.events import grouping
@@ -20,65 +18,11 @@ from deploy.events.files import EventFile
 from deploy.events.tables import EventFileError, pickled_names
 from deploy.events.truth import TRUE_COLUMNS, truth_of
 from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.written import Columns, EventId, make_event, write_pynuml
 
 DATA = Path(__file__).parent / "data"
 HIT_COLUMNS = [n.removeprefix("hit_table_") for n in INPUTS if n.startswith("hit_table_")]
-SPACEPOINT_COLUMNS = [
-    n.removeprefix("spacepoint_table_") for n in INPUTS if n.startswith("spacepoint_table_")
-]
 POSITION = {f"spacepoint_table_position_{axis}": "FP32" for axis in "xyz"}
-Columns = dict[str, NDArray[Any]]
-EventId = tuple[int, int, int]
-
-
-def make_event(hits: int, spacepoints: int, seed: int = 0) -> tuple[Columns, Columns]:
-    """Columns of one event, by pynuml's names, as the file holds them."""
-    rng = np.random.default_rng(seed)
-    return (
-        {
-            "hit_id": rng.permutation(hits).astype(np.int32),
-            "local_plane": rng.integers(0, 3, hits).astype(np.int32),
-            "local_time": rng.uniform(0, 6400, hits).astype(np.float32),
-            "local_wire": rng.integers(0, 3456, hits).astype(np.int32),
-            "integral": rng.uniform(0, 500, hits).astype(np.float32),
-            "rms": rng.uniform(0, 9, hits).astype(np.float32),
-        },
-        {
-            "spacepoint_id": np.arange(spacepoints, dtype=np.int32),
-            "hit_id": rng.integers(-1, max(hits, 1), (spacepoints, 3)).astype(np.int32),
-        },
-    )
-
-
-def write_pynuml(
-    path: Path,
-    events: Sequence[tuple[EventId, Columns, Columns]],
-    *,
-    order: NDArray[np.int64] | None = None,
-    sequence: bool = True,
-    ids: bool = True,
-    event_table: bool = True,
-) -> None:
-    """Write events as pynuml's HDF5 maker does; ``order`` permutes the rows of hits."""
-    with h5py.File(path, "w") as file:
-        for name, tables in (
-            ("hit_table", [hits for _, hits, _ in events]),
-            ("spacepoint_table", [spacepoints for _, _, spacepoints in events]),
-        ):
-            counts = [len(next(iter(t.values()))) for t in tables]
-            rows: NDArray[np.int64] = np.arange(sum(counts))
-            rows = order if order is not None and name == "hit_table" else rows
-            for column in tables[0]:
-                values = np.concatenate([t[column] for t in tables])
-                file[f"{name}/{column}"] = (values if values.ndim == 2 else values[:, None])[rows]
-            if ids:
-                repeated = np.repeat(np.array([e[0] for e in events], np.int32), counts, axis=0)
-                file[f"{name}/event_id"] = repeated[rows]
-            if sequence:
-                pairs = [(i, n) for i, n in enumerate(counts) if n]
-                file[f"{name}/event_id.seq_cnt"] = np.array(pairs, np.int64).reshape(-1, 2)
-        if event_table:
-            file["event_table/event_id"] = np.array([e[0] for e in events], dtype=np.int32)
 
 
 def read_all(path: Path) -> list[tuple[EventId, dict[str, list[float]]]]:
@@ -105,10 +49,10 @@ event_sizes = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_siz
 
 
 @with_files
-@given(event_sizes, st.booleans())
-def test_what_was_written_is_read(tmp_path, sizes, sequence):
+@given(event_sizes, st.sampled_from([{}, {"sequence": False}, {"ids": False}]))
+def test_what_was_written_is_read(tmp_path, sizes, without):
     events = [((7, 1, i), *make_event(h, s, i)) for i, (h, s) in enumerate(sizes)]
-    write_pynuml(tmp_path / "a.h5", events, sequence=sequence)
+    write_pynuml(tmp_path / "a.h5", events, **without)
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
 
 
@@ -158,25 +102,12 @@ def test_an_index_that_contradicts_the_ids_is_not_believed(tmp_path):
     assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
 
 
-def test_the_index_serves_where_tables_have_no_ids(tmp_path):
-    events = [((1, 1, i), *make_event(3 * i, 2, i)) for i in range(3)]
-    write_pynuml(tmp_path / "a.h5", events, ids=False)
-    assert read_all(tmp_path / "a.h5") == [expected(*e) for e in events]
-
-
 def test_a_wrong_index_without_ids_is_an_error(tmp_path):
     write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))], ids=False)
     with h5py.File(tmp_path / "a.h5", "r+") as file:
         file["hit_table/event_id.seq_cnt"][...] = [[0, 3]]
     with pytest.raises(EventFileError, match=r"a\.h5: hit_table/event_id\.seq_cnt contradicts"):
         EventFile(tmp_path / "a.h5")
-
-
-def test_an_event_without_hits_is_an_event(tmp_path):
-    events = [((1, 1, 1), *make_event(0, 0)), ((1, 1, 2), *make_event(2, 0))]
-    write_pynuml(tmp_path / "a.h5", events)
-    with EventFile(tmp_path / "a.h5") as file:
-        assert [file.read(i).hits for i in range(2)] == [0, 2]
 
 
 def test_a_file_without_any_event_id_is_one_event(tmp_path):
@@ -249,67 +180,53 @@ def test_the_real_event_is_read(real_data):
         assert len(event.tensors[name]) == (72 if name.startswith("spacepoint") else 189)
 
 
+@pytest.mark.parametrize("rows", [3, 5])
 @pytest.mark.parametrize(
-    ("table", "column"),
-    [("hit_table", c) for c in HIT_COLUMNS]
-    + [("spacepoint_table", "spacepoint_id"), ("spacepoint_table", "hit_id")],
+    "name",
+    # The others are compared with the ids of hits and spacepoints.
+    [
+        *(f"hit_table/{name}" for name in (*HIT_COLUMNS, "event_id") if name != "hit_id"),
+        *("spacepoint_table/hit_id", "spacepoint_table/event_id"),
+    ],
 )
-def test_a_missing_column_is_named(tmp_path, table, column):
-    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        del file[f"{table}/{column}"]
-    shown = "hit_id_u" if (table, column) == ("spacepoint_table", "hit_id") else column
-    with pytest.raises(EventFileError, match=rf"a\.h5: {table} has no column {shown}\b"):
-        EventFile(tmp_path / "a.h5")
-
-
-@with_files
-@given(st.sampled_from([*HIT_COLUMNS, *SPACEPOINT_COLUMNS, "event"]), st.integers(-3, 3))
-def test_a_column_of_another_length_is_named(tmp_path, column, more):
-    if more == 0 or column in ("hit_id", "spacepoint_id"):
-        return  # the columns that the others are compared with
-    table = "spacepoint_table" if column in SPACEPOINT_COLUMNS else "hit_table"
-    stored = "hit_id" if table == "spacepoint_table" else column
-    stored = "event_id" if column == "event" else stored
-    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(8, 8))])
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        values = file[f"{table}/{stored}"][()]
-        del file[f"{table}/{stored}"]
-        file[f"{table}/{stored}"] = np.resize(values, (8 + more, values.shape[1]))
+def test_a_column_of_another_length_is_named(tmp_path, name, rows):
+    path = spoiled(tmp_path, name, np.zeros((rows, 3 if name.endswith("_id") else 1), np.int32))
     with pytest.raises(EventFileError) as caught:
-        EventFile(tmp_path / "a.h5")
-    assert re.search(rf"a\.h5: {table}.*\b{8 + more} rows", caught.value.cause)
+        EventFile(path)
+    assert re.search(rf"a\.h5: {name.partition('/')[0]}.*\b{rows} rows", caught.value.cause)
     assert "\n" not in caught.value.cause
 
 
-@pytest.mark.parametrize("table", ["hit_table", "spacepoint_table"])
-def test_a_missing_table_is_named(tmp_path, table):
-    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        del file[table]
-    with pytest.raises(EventFileError, match=rf"a\.h5: no {table} in it"):
-        EventFile(tmp_path / "a.h5")
+def spoiled(folder: Path, name: str, value: object = None) -> Path:
+    """Write an event without this dataset or table, or with something else in its place."""
+    path = folder / "a.h5"
+    write_pynuml(path, [((1, 1, 1), *make_event(4, 2))])
+    with h5py.File(path, "r+") as file:
+        if name in file:
+            del file[name]
+        if value is not None:
+            file[name] = value
+    return path
 
 
 @pytest.mark.parametrize(
-    "link",
-    [h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/gone"), h5py.Empty("f4")],
-    ids=["soft", "external", "empty"],
+    "there",
+    [None, h5py.SoftLink("/gone"), h5py.ExternalLink("gone.h5", "/gone"), h5py.Empty("f4")],
+    ids=["nothing", "a soft link to nowhere", "an external one", "no shape"],
 )
 @pytest.mark.parametrize(
     ("name", "says"),
     [
         ("hit_table", "no hit_table in it"),
-        ("hit_table/integral", "hit_table has no column integral"),
+        ("spacepoint_table", "no spacepoint_table in it"),
+        *((f"hit_table/{each}", rf"hit_table has no column {each}\b") for each in HIT_COLUMNS),
+        ("spacepoint_table/spacepoint_id", "spacepoint_table has no column spacepoint_id"),
+        ("spacepoint_table/hit_id", "spacepoint_table has no column hit_id_u"),
     ],
 )
-def test_what_a_link_leads_nowhere_to_or_has_no_shape_is_missing(tmp_path, name, says, link):
-    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        del file[name]
-        file[name] = link
-    with pytest.raises(EventFileError, match=says):
-        EventFile(tmp_path / "a.h5")
+def test_a_missing_table_or_column_is_named(tmp_path, name, says, there):
+    with pytest.raises(EventFileError, match=rf"a\.h5: {says}"):
+        EventFile(spoiled(tmp_path, name, there))
 
 
 def test_what_is_no_hdf5_file_is_said(tmp_path):
@@ -331,14 +248,11 @@ def test_a_truncated_file_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("name", ["event_table/event_id", "hit_table/hit_id", "edep_table/hit_id"])
 def test_rows_that_are_claimed_and_not_stored_are_refused(tmp_path, name):
-    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), *make_event(4, 2))])
-    with h5py.File(tmp_path / "a.h5", "r+") as file:
-        if name in file:
-            del file[name]
+    path = spoiled(tmp_path, name)
+    with h5py.File(path, "r+") as file:
         file.create_dataset(name, (2**32, 3), "i4", chunks=(1 << 16, 3))
-    said = rf"a\.h5: {name} claims 52 GB, and stores 0 bytes"
-    with pytest.raises(EventFileError, match=said):
-        EventFile(tmp_path / "a.h5", also=TRUE_COLUMNS)
+    with pytest.raises(EventFileError, match=rf"a\.h5: {name} claims 52 GB, and stores 0 bytes"):
+        EventFile(path, also=TRUE_COLUMNS)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 3e9])

@@ -3,7 +3,7 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
@@ -17,9 +17,8 @@ from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
 from deploy.host.errors import ClientError, NoAnswerError, RequestError, ServerAwayError
-from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.played import MODEL, labels
 
-MODEL = ServedModel("nugraph3", INPUTS, (), {})
 UVY = ("u", "v", "y")
 
 
@@ -36,20 +35,17 @@ def make_event(number: int, hits: int = 6) -> EventTensors:
     return EventTensors((1, 1, number), "a.h5", MappingProxyType(tensors))
 
 
-def outputs_for(tensors: Mapping[str, NDArray[Any]], classes: int = 7) -> dict[str, Any]:
-    """Answers that follow from the hit ids alone."""
-    outputs: dict[str, Any] = {}
-    for i, plane in enumerate("uvy"):
-        ids = tensors["hit_table_hit_id"][tensors["hit_table_local_plane"] == i]
-        outputs[f"x_semantic_{plane}"] = np.eye(classes, dtype=np.float32)[ids % classes]
-        outputs[f"x_filter_{plane}"] = (ids / 10).astype(np.float32)
-    return outputs
+def outputs_for(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    return labels(tensors, 7, lambda ids: ids / 10)
+
+
+Behave = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class FakeTransport:
     """Stands in for a server: calls ``behave`` for each request."""
 
-    def __init__(self, behave: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+    def __init__(self, behave: Behave) -> None:
         self.behave = behave
         self.closed = False
 
@@ -63,15 +59,22 @@ class FakeTransport:
         self.closed = True
 
 
-def numbers(outcomes: list[Answer | Failure]) -> list[tuple[int, bool]]:
-    found = []
-    for outcome in outcomes:
-        event_id = (
-            outcome.event_id if isinstance(outcome, Failure) else outcome.labels.event.event_id
-        )
-        assert event_id is not None
-        found.append((event_id[2], isinstance(outcome, Answer)))
-    return found
+Outcomes = list[Answer | Failure]
+
+
+def sent(events: Iterable[Any], behave: Behave, **how: Any) -> Outcomes:
+    """Return what becomes of events that go to servers of this behaviour."""
+    return list(infer(events, MODEL, lambda: FakeTransport(behave), **how))
+
+
+def numbers(outcomes: Outcomes) -> list[tuple[int, bool]]:
+    """Return each event's number, and whether it was answered."""
+    return [
+        (outcome.labels.event.event_id[2], True)
+        if isinstance(outcome, Answer)
+        else (outcome.event_id[2], False)
+        for outcome in outcomes
+    ]
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])
@@ -81,9 +84,7 @@ def test_answers_come_in_the_order_of_the_events(concurrency):
         return outputs_for(tensors)
 
     events = [make_event(i, hits=i) for i in range(20)]
-    outcomes = list(
-        infer(events, MODEL, lambda: FakeTransport(slow_for_some), concurrency=concurrency)
-    )
+    outcomes = sent(events, slow_for_some, concurrency=concurrency)
     assert numbers(outcomes) == [(i, True) for i in range(20)]
 
 
@@ -120,7 +121,7 @@ def test_a_bad_event_fails_alone_with_its_reason():
         return outputs_for(tensors)
 
     events = [make_event(i, hits=i) for i in range(6)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(refuse_the_third)))
+    outcomes = sent(events, refuse_the_third)
     assert numbers(outcomes) == [(i, i != 3) for i in range(6)]
     assert outcomes[3] == Failure((1, 1, 3), "a.h5", "hit_table/integral row 1 is 2e+06: above 1e6")
 
@@ -139,7 +140,7 @@ def test_only_what_the_model_refuses_is_refused_for_good(error, refused):
     def refuse(tensors: Mapping[str, Any]) -> dict[str, Any]:
         raise error
 
-    [outcome] = infer([make_event(0)], MODEL, lambda: FakeTransport(refuse))
+    [outcome] = sent([make_event(0)], refuse)
     assert isinstance(outcome, Failure)
     assert (outcome.reason, outcome.refused) == (error.cause, refused)
 
@@ -147,7 +148,7 @@ def test_only_what_the_model_refuses_is_refused_for_good(error, refused):
 def test_an_event_that_could_not_be_read_keeps_its_place():
     unreadable = Failure((1, 1, 1), "a.h5", "damaged")
     events: list[EventTensors | Failure] = [make_event(0), unreadable, make_event(2)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(outputs_for)))
+    outcomes = sent(events, outputs_for)
     assert numbers(outcomes) == [(0, True), (1, False), (2, True)]
 
 
@@ -161,7 +162,7 @@ def test_a_server_that_comes_back_is_waited_for():
         return outputs_for(tensors)
 
     events = [make_event(i) for i in range(8)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(away_at_first)))
+    outcomes = sent(events, away_at_first)
     assert numbers(outcomes) == [(i, True) for i in range(8)]
     assert sum(o.retries for o in outcomes if isinstance(o, Answer)) == 4
 
@@ -191,7 +192,7 @@ def test_an_event_that_kills_its_server_each_time_does_not_end_the_run():
         return outputs_for(tensors)
 
     events = [make_event(i, hits=i) for i in range(6)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(deadly), concurrency=1))
+    outcomes = sent(events, deadly, concurrency=1)
     assert numbers(outcomes) == [(i, i != 2) for i in range(6)]
 
 
@@ -214,7 +215,7 @@ def test_an_unforeseen_error_ends_one_event_not_the_run_and_is_named():
         return outputs_for(tensors)
 
     events = [make_event(i, hits=i) for i in range(3)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(broken)))
+    outcomes = sent(events, broken)
     assert numbers(outcomes) == [(0, True), (1, False), (2, True)]
     assert outcomes[1] == Failure((1, 1, 1), "a.h5", "ZeroDivisionError", refused=False)
 
@@ -229,7 +230,7 @@ def test_a_stop_ends_the_run_while_a_request_is_under_way():
         return outputs_for(tensors)
 
     events = [make_event(i, hits=i) for i in range(50)]
-    outcomes = list(infer(events, MODEL, lambda: FakeTransport(slow), concurrency=1, stop=stop))
+    outcomes = sent(events, slow, concurrency=1, stop=stop)
     assert len(outcomes) <= 2
 
 
@@ -238,7 +239,6 @@ def test_threads_that_hang_at_the_end_are_waited_for_together(monkeypatch):
 
     class Hung(threading.Thread):
         def join(self, timeout: float | None = None) -> None:
-            assert timeout is not None
             waited.append(timeout)
 
     clock = SimpleNamespace(monotonic=lambda: sum(waited))
@@ -261,26 +261,6 @@ def test_an_event_without_hits_has_an_empty_answer():
     labels = assemble(event, outputs_for(event.tensors), UVY)
     assert labels.hits["x_semantic"].shape == (0, 7)
     assert labels.label.shape == labels.score.shape == labels.noise.shape == (0,)
-
-
-def _without_a_row(outputs: dict[str, Any]) -> None:
-    outputs["x_semantic_v"] = outputs["x_semantic_v"][:-1]
-
-
-def _without_values(outputs: dict[str, Any]) -> None:
-    outputs["x_filter_y"] = np.empty(0, dtype=np.float32)
-
-
-def _with_nan(outputs: dict[str, Any]) -> None:
-    outputs["x_semantic_u"][0, 0] = np.nan
-
-
-def _with_other_classes(outputs: dict[str, Any]) -> None:
-    outputs["x_semantic_y"] = outputs["x_semantic_y"][:, :5]
-
-
-def _without_filter(outputs: dict[str, Any]) -> None:
-    del outputs["x_filter_u"]
 
 
 def test_any_output_of_any_planes_goes_back_to_the_hits():
@@ -311,19 +291,21 @@ def test_an_answer_about_other_things_is_an_error():
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"),
+    ("output", "spoil", "says"),
     [
-        (_without_a_row, r"x_semantic_v with shape \[1, 7\] for 2 hits"),
-        (_without_values, r"x_filter_y with shape \[0\] for 2 hits"),
-        (_with_nan, "NaN or infinity in x_semantic_u"),
-        (_with_other_classes, "x_semantic with 5 columns for plane y, 7 for plane u"),
-        (_without_filter, "no x_filter_u"),
+        ("x_semantic_v", lambda rows: rows[:-1], r"x_semantic_v with shape \[1, 7\] for 2 hits"),
+        ("x_filter_y", lambda rows: rows[:0], r"x_filter_y with shape \[0\] for 2 hits"),
+        ("x_semantic_u", lambda rows: rows * np.nan, "NaN or infinity in x_semantic_u"),
+        ("x_semantic_y", lambda rows: rows[:, :5], "5 columns for plane y, 7 for plane u"),
+        ("x_filter_u", None, "no x_filter_u"),
     ],
 )
-def test_an_answer_that_does_not_fit_is_an_error(spoil, says):
+def test_an_answer_that_does_not_fit_is_an_error(output, spoil, says):
     event = make_event(0)
     outputs = outputs_for(event.tensors)
-    spoil(outputs)
+    given = outputs.pop(output)
+    if spoil is not None:
+        outputs[output] = spoil(given)
     with pytest.raises(RequestError, match=says):
         assemble(event, outputs, UVY)
 

@@ -129,16 +129,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, limit, hits):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_discarded_leaves_nothing_and_keeps_the_file_that_was_there(tmp_path):
-    path = tmp_path / "r.h5"
-    path.write_text("old")
-    with ResultsWriter(path, MODEL, URL) as writer:
-        writer.fail(Failure(None, "b.h5", "no such file"))
-        writer.discard()
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["r.h5"]
-
-
 @pytest.mark.parametrize("folder", ["a", "absent"])
 def test_a_path_through_a_file_or_an_absent_folder_is_named(tmp_path, folder):
     (tmp_path / "a").touch()

@@ -2,43 +2,35 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from deploy.client.transport import ServedModel
 from deploy.events.display import DisplayError, check_folder
-from deploy.events.run import send
+from deploy.events.run import Tally, send
 from deploy.host.errors import ClientError, KitError
 from deploy.host.paths import CHECKOUT
-from numl_formats.contract import INPUTS
+from tests.unit.deploy.events.played import MODEL, Fake
 
 EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
-MODEL = ServedModel("nugraph3", INPUTS, (), {})
 
 
-class Answers:
-    def infer(self, _model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        outputs: dict[str, Any] = {}
-        for i, plane in enumerate("uvy"):
-            count = int((tensors["hit_table_local_plane"] == i).sum())
-            outputs[f"x_semantic_{plane}"] = np.full((count, 5), 0.2, np.float32)
-            outputs[f"x_filter_{plane}"] = np.ones(count, np.float32)
-        return outputs
+class Refusals(Fake):
+    def infer(self, _model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        raise ClientError("too large")
 
-    def close(self) -> None:
-        pass
+
+def sent(out: Path, connect: Any = Fake, **more: Any) -> Tally:
+    return send([EVENTS], MODEL, "http://x", connect, out=out, **more)
 
 
 def test_a_display_that_cannot_be_written_costs_no_results(tmp_path):
     out, displays = tmp_path / "results.h5", tmp_path / "displays"
     displays.touch()
-    connect: Any = Answers
-    tally = send([EVENTS], MODEL, "http://x", connect, out=out, displays=displays)
-    assert tally.ended is not None
+    tally = sent(out, displays=displays)
     assert "cannot be written" in tally.ended.cause
     assert tally.ended.remedy == "choose another --display"
     assert "answered" not in tally.ended.cause
@@ -50,41 +42,32 @@ def test_a_display_that_cannot_be_written_costs_no_results(tmp_path):
 
 def test_a_run_that_answers_nothing_keeps_the_results_of_an_earlier_one(tmp_path):
     out = tmp_path / "results.h5"
-    connect: Any = Answers
-    assert send([EVENTS], MODEL, "http://x", connect, out=out).ok
+    assert sent(out).ok
     before = out.read_bytes()
-    tally = send([EVENTS], MODEL, "http://x", connect, out=out, wanted=[(9, 9, 9)])
+    tally = sent(out, wanted=[(9, 9, 9)])
     assert [failure.reason for failure in tally.failures] == ["no such event in the files"]
     assert tally.out is None
     assert out.read_bytes() == before
 
 
-class Refusals(Answers):
-    def infer(self, _model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-        raise ClientError("too large")
-
-
 def test_a_run_whose_events_all_fail_keeps_the_results_of_an_earlier_one(tmp_path):
     out, new = tmp_path / "results.h5", tmp_path / "new.h5"
-    answers: Any = Answers
-    refusals: Any = Refusals
-    assert send([EVENTS], MODEL, "http://x", answers, out=out).ok
+    assert sent(out).ok
     before = out.read_bytes()
-    tally = send([EVENTS], MODEL, "http://x", refusals, out=out)
+    tally = sent(out, Refusals)
     assert {failure.reason for failure in tally.failures} == {"too large"}
     assert tally.out is None
     assert out.read_bytes() == before
-    assert send([EVENTS], MODEL, "http://x", refusals, out=new).out == new
+    assert sent(new, Refusals).out == new
     with h5py.File(new) as results:
         assert len(results["failed_table/event_id"]) == len(tally.failures)
 
 
 def test_results_do_not_take_the_place_of_what_is_no_file(tmp_path):
     pipe = tmp_path / "pipe"
-    connect: Any = Answers
     os.mkfifo(pipe)
     with pytest.raises(KitError, match="is not a regular file"):
-        send([EVENTS], MODEL, "http://x", connect, out=pipe)
+        sent(pipe)
     assert pipe.is_fifo()
 
 

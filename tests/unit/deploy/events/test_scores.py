@@ -1,7 +1,5 @@
 """The figures of an evaluation, against scikit-learn's (`scores_of_sklearn.json`) and by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

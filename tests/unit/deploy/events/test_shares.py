@@ -1,7 +1,5 @@
 """Batch jobs that label shares of files: what is submitted again, and what is told."""
 
-from __future__ import annotations
-
 import json
 import signal
 from dataclasses import asdict
