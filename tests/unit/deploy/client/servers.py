@@ -35,54 +35,37 @@ def grpc_server(pair: Pair | None = None, clients: Authority | None = None) -> I
         server.stop(None).wait()
 
 
-class _Quiet(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class Metrics(_Quiet):
+class Metrics(http.server.BaseHTTPRequestHandler):
     """Answers as Triton's metrics port does: 200 and nothing for a path that it does not know.
 
     Source: ``HTTPMetricsServer::Handle`` in Triton's ``src/http_server.cc``.
     """
 
     protocol_version = "HTTP/1.1"
+    status, page = 200, b""
 
     def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", "0")
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.page)))
         self.end_headers()
+        self.wfile.write(self.page)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
-class Ready(_Quiet):
+class Ready(Metrics):
     """Answers as a Triton that is called ``other`` and is ready."""
 
-    protocol_version = "HTTP/1.1"
-
     def do_GET(self) -> None:
-        page = b'{"name": "other"}' if self.path == "/v2" else b""
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
+        self.page = b'{"name": "other"}' if self.path == "/v2" else b""
+        super().do_GET()
 
 
-class Website(_Quiet):
+class Website(Metrics):
     """Answers every path with a page that says there is no such page."""
 
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        page = b"<html>404</html>"
-        self.send_response(404)
-        self.send_header("Content-Length", str(len(page)))
-        self.end_headers()
-        self.wfile.write(page)
+    status, page = 404, b"<html>404</html>"
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -92,9 +75,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 @contextmanager
 def http_server(
-    pair: Pair | None = None,
-    clients: Authority | None = None,
-    answers: type[http.server.BaseHTTPRequestHandler] = _Quiet,
+    pair: Pair | None = None, clients: Authority | None = None, answers: type[Metrics] = Metrics
 ) -> Iterator[int]:
     """A server for HTTP/1.1 alone, as a proxy without HTTP/2 is."""
     with _Server(("127.0.0.1", 0), answers) as server:
@@ -117,7 +98,7 @@ def http_server(
 
 @contextmanager
 def raw_server(says: bytes | None) -> Iterator[int]:
-    """A server that says this to whoever connects and hangs up, or, with None, keeps silent."""
+    """A server that says this to whoever asks and hangs up, or, with None, keeps silent."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         kept = []
 
@@ -129,6 +110,7 @@ def raw_server(says: bytes | None) -> Iterator[int]:
                         kept.append(connection)
                     else:
                         with connection:
+                            connection.recv(1 << 16)
                             connection.sendall(says)
 
         threading.Thread(target=serve, daemon=True).start()

@@ -1,6 +1,7 @@
 """Why a server cannot be reached: asked of real servers on loopback, each with one fault."""
 
 import subprocess
+from contextlib import closing
 
 import pytest
 
@@ -11,13 +12,7 @@ from deploy.client.transport import TritonTransport
 from deploy.host.errors import ClientError, ServerAwayError
 from numl_formats.contract import Signature
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
-from tests.unit.deploy.client.servers import (
-    Metrics,
-    Website,
-    grpc_server,
-    http_server,
-    raw_server,
-)
+from tests.unit.deploy.client.servers import Metrics, Website, grpc_server, http_server, raw_server
 
 
 @pytest.fixture(autouse=True)
@@ -70,10 +65,9 @@ def test_nothing_is_in_the_way_of_a_server_that_can_be_reached(site):
         assert told(f"https://localhost:{port}", site) is None
 
 
-@pytest.mark.parametrize("scheme", ["grpc", "https"])
+@pytest.mark.parametrize("scheme", ["grpcs", "https"])
 def test_another_authority_is_told_with_the_one_that_signed(scheme, site, stranger):
-    server = grpc_server if scheme == "grpc" else http_server
-    scheme = "grpcs" if scheme == "grpc" else scheme
+    server = grpc_server if scheme == "grpcs" else http_server
     with server(site.issue("localhost")) as port:
         assert told(f"{scheme}://localhost:{port}", stranger) == (
             f"the certificate of localhost:{port} was not issued by an authority in "
@@ -162,29 +156,34 @@ def test_a_port_where_nothing_listens_is_told():
 def test_an_unknown_host_is_told():
     # RFC 6761 keeps this name from ever being given to anybody.
     found = told("grpcs://nobody.invalid:443")
-    assert found is not None
     assert found[0].startswith(
         "no server answers at grpcs://nobody.invalid:443: the host nobody.invalid is unknown ("
     )
     assert found[1] == "check the name in --url"
 
 
-@pytest.mark.parametrize("says", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
-@pytest.mark.parametrize(("scheme", "named"), [("grpc", "gRPC"), ("http", "HTTP")])
-def test_a_port_that_speaks_something_else_is_told(says, scheme, named):
+SSH = b"SSH-2.0-OpenSSH_9.2\r\n"
+NO_TLS = (
+    "{}: the TLS handshake failed: wrong version number",
+    "check that this is the port with TLS",
+)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says", "cause", "remedy"),
+    [
+        *(
+            (scheme, says, f"{{}} speaks neither {named} nor TLS", "check address and port")
+            for scheme, named in (("grpc", "gRPC"), ("http", "HTTP"))
+            for says in (b"", SSH)
+        ),
+        ("grpcs", SSH, *NO_TLS),
+    ],
+)
+def test_a_port_that_speaks_something_else_is_told(scheme, says, cause, remedy):
     with raw_server(says) as port:
-        assert told(f"{scheme}://localhost:{port}") == (
-            f"{scheme}://localhost:{port} speaks neither {named} nor TLS",
-            "check address and port",
-        )
-
-
-def test_a_port_that_speaks_something_else_than_tls_is_told():
-    with raw_server(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
-        assert told(f"grpcs://localhost:{port}") == (
-            f"grpcs://localhost:{port}: the TLS handshake failed: wrong version number",
-            "check that this is the port with TLS",
-        )
+        url = f"{scheme}://localhost:{port}"
+        assert told(url) == (cause.format(url), remedy)
 
 
 def test_a_server_of_this_host_is_asked_without_its_proxy(monkeypatch):
@@ -260,16 +259,8 @@ def test_authorities_that_cannot_be_read_are_not_blamed_on_the_server(
         roots.write_bytes(content)
     monkeypatch.setenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", str(roots))
     found = told("grpcs://localhost:1")
-    assert found is not None
     assert found[0].startswith(f"the authorities to trust cannot be read: {roots}: ")
     assert found[1] == "--ca FILE, or a file in GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
-
-
-def not_triton(port: int) -> tuple[str, str]:
-    return (
-        f"http://127.0.0.1:{port} answers, but is not Triton's HTTP port",
-        "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)",
-    )
 
 
 @pytest.mark.parametrize("answers", [Metrics, Website])
@@ -278,17 +269,17 @@ def test_http_that_is_not_triton_s_is_told_once_and_not_for_each_model(answers):
     with http_server(answers=answers) as port:
         endpoint = Endpoint.parse(f"http://127.0.0.1:{port}")
         check = check_service(endpoint, known, timeout=5, repeat=1)
-        assert ((check.error, check.remedy), check.models) == (not_triton(port), ())
-
-
-@pytest.mark.parametrize("answers", [Metrics, Website])
-def test_http_that_is_not_triton_s_describes_no_model(answers):
-    with http_server(answers=answers) as port:
-        transport = TritonTransport(Endpoint.parse(f"http://127.0.0.1:{port}"), timeout=5)
-        with pytest.raises(ClientError) as caught:
+        with (
+            closing(TritonTransport(endpoint, timeout=5)) as transport,
+            pytest.raises(ClientError) as caught,
+        ):
             transport.describe("nugraph3")
-        transport.close()
-        assert (caught.value.cause, caught.value.remedy) == not_triton(port)
+    not_triton = (
+        f"{endpoint.url} answers, but is not Triton's HTTP port",
+        "check the port in --url: Triton's are 8000 (HTTP), 8001 (gRPC), 8002 (metrics)",
+    )
+    assert (check.error, check.remedy, check.models) == (*not_triton, ())
+    assert (caught.value.cause, caught.value.remedy) == not_triton
 
 
 def test_http_asked_of_the_grpc_port_names_the_url_to_ask_with():

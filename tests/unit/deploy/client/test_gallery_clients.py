@@ -1,7 +1,7 @@
 """What the gallery's clients say where no server answers, and of files that are not there."""
 
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -26,19 +26,28 @@ def graph(tmp_path_factory):
 FILES = re.compile(r"--(?:graph|images|picture|texts|volume)\b")
 
 
-def complaint(client, *words):
-    """Return the line that a client ends with; all that it says."""
-    done = subprocess.run(
-        [sys.executable, client, "--url", "127.0.0.1:1", *words],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (1, "")
-    [line] = done.stderr.splitlines()
-    return line
+@pytest.fixture
+def complaint(monkeypatch, capsys):
+    """Run a client as a script; return the line that it ends with, which is all that it says."""
+
+    def run(client: Path, *words: object) -> str:
+        monkeypatch.setattr("sys.argv", [str(client), "--url", "127.0.0.1:1", *map(str, words)])
+        monkeypatch.syspath_prepend(client.parent)
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(client), run_name="__main__")
+        assert capsys.readouterr() == ("", "")
+        [line] = ended.value.code.splitlines()
+        return line
+
+    before = set(sys.modules)
+    yield run
+    for name in set(sys.modules) - before:  # another client's modules may have the same names
+        if (sys.modules[name].__dict__.get("__file__") or "").startswith(str(CHECKOUT / "gallery")):
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda path: path.parent.name)
-def test_a_server_that_is_away_is_one_line(client, graph):
+def test_a_server_that_is_away_is_one_line(complaint, client, graph):
     words = ["--graph", graph] if "--graph" in client.read_text() else []
     assert complaint(client, *words).startswith("error: [StatusCode.UNAVAILABLE] ")
 
@@ -52,7 +61,7 @@ def test_a_server_that_is_away_is_one_line(client, graph):
     ],
     ids=lambda each: each.parent.name if isinstance(each, Path) else each,
 )
-def test_a_file_that_is_not_there_is_one_line(client, flag, tmp_path):
+def test_a_file_that_is_not_there_is_one_line(complaint, client, flag, tmp_path):
     missing = tmp_path / "missing"
     said = complaint(client, flag, missing)
     assert said == f"error: [Errno 2] No such file or directory: '{missing}'"

@@ -1,6 +1,6 @@
 """A server that hangs, or whose host is cut off, is away: its requests go to another."""
 
-from __future__ import annotations
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -21,11 +21,8 @@ def test_a_server_that_is_stopped_is_away_long_before_the_timeout(monkeypatch):
     monkeypatch.setattr(endpoint, "_OPTIONS", options)
     with stoppable() as server:
         address = Endpoint.parse(f"grpc://127.0.0.1:{server.port}")
-        transport = TritonTransport(address, timeout=60)
-        try:
+        with closing(TritonTransport(address, timeout=60)) as transport:
             assert len(transport.infer(MODEL, EVENT)["x_filter_u"]) == 3
             server.stop()
             with pytest.raises(ServerAwayError):
                 transport.infer(MODEL, EVENT)
-        finally:
-            transport.close()

@@ -189,48 +189,6 @@ def test_a_server_that_answers_no_more_is_an_error_and_not_a_capacity_of_nothing
         asyncio.run(offered)
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--plot", "load.doc"], "error: --plot load.doc: a PNG is drawn"),
-        (["--tenant", "a:1", "--tenant", "a:2"], "error: --tenant a is given twice"),
-    ],
-)
-def test_what_is_wrong_is_told_before_anything_is_sent(flags, said, capsys):
-    assert load.main(["--url", "grpc://127.0.0.1:9", *flags]) == 2
-    assert capsys.readouterr().err.splitlines()[0] == said
-
-
-def _refusal(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    with pytest.raises(SystemExit) as caught:
-        load.main(list(flags))
-    assert caught.value.code == 2
-    return capsys.readouterr().err.splitlines()[0]
-
-
-@pytest.mark.parametrize("hits", ["-3", "0", "1000001", "x"])
-def test_a_tenant_with_negative_hits_is_a_usage_error(capsys, hits):
-    tenant = f"light:5:{hits}"
-    assert _refusal(capsys, "--tenant", tenant) == (
-        f"error: argument --tenant: {tenant!r} is not NAME:RATE or NAME:RATE:HITS, "
-        "with 1 to 1000000 hits"
-    )
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "wanted"),
-    [
-        ("--retries", "-1", "a number from 0 to 1000"),
-        ("--retries", "x", "a number from 0 to 1000"),
-        ("--pause", "-0.5", "a number of seconds from 0 on"),
-        ("--pause", "nan", "a number of seconds from 0 on"),
-    ],
-)
-def test_clients_who_try_again_less_than_never_are_a_usage_error(capsys, flag, value, wanted):
-    said = _refusal(capsys, f"{flag}={value}")
-    assert said == f"error: argument {flag}: {value!r} is not {wanted}"
-
-
 def test_clients_who_never_try_again_are_none():
     given = load.parser().parse_args(["--retries=0", "--pause=0", "--tenant", "light:5"])
     assert (given.retries, given.pause) == (0, 0)

@@ -24,9 +24,11 @@ class Server:
     """Answers with its number; ``behave`` may take its time, or raise."""
 
     def __init__(self, number: int, behave: Callable[[], None] = lambda: None) -> None:
-        self.number, self.behave, self.asked, self.open = number, behave, 0, 0
+        self.number, self.behave = number, behave
+        self.asked = self.opened = self.open = 0
 
     def connect(self) -> Server:
+        self.opened += 1
         self.open += 1
         return self
 
@@ -44,6 +46,10 @@ class Server:
 
 def away() -> None:
     raise ServerAwayError("http://x: connection refused")
+
+
+def pooled(*servers: Server) -> PooledTransport:
+    return PooledTransport(Balancer(len(servers)), lambda number: servers[number].connect())
 
 
 def asking(servers: list[Server], requests: int, threads: int) -> Counter[int]:
@@ -73,8 +79,8 @@ def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom():
 
 def test_a_server_that_comes_back_is_asked_again(monkeypatch):
     monkeypatch.setattr(pool, "_FIRST_PAUSE_S", 0.0)
-    balancer, server = Balancer(2), Server(0, away)
-    both = PooledTransport(balancer, lambda number: (server, Server(1))[number].connect())
+    server = Server(0, away)
+    both = pooled(server, Server(1))
     while not server.asked:
         both.infer(MODEL, {})
     server.behave = lambda: None
@@ -83,11 +89,10 @@ def test_a_server_that_comes_back_is_asked_again(monkeypatch):
 
 def test_the_budget_of_retries_ends():
     servers = [Server(i, away) for i in range(3)]
-    balancer = Balancer(3)
-    both = PooledTransport(balancer, lambda number: servers[number].connect())
+    all_three = pooled(*servers)
     for _ in range(100):
         with pytest.raises(ServerAwayError):
-            both.infer(MODEL, {})
+            all_three.infer(MODEL, {})
     assert 100 <= sum(server.asked for server in servers) <= 100 + 20 + 20 + 3
 
 
@@ -96,7 +101,7 @@ def test_what_a_server_refuses_is_not_tried_elsewhere():
         raise RequestError("hit_table/integral is NaN")
 
     one, other = Server(0, refuse), Server(1, refuse)
-    both = PooledTransport(Balancer(2), lambda number: (one, other)[number].connect())
+    both = pooled(one, other)
     with pytest.raises(RequestError, match="NaN"):
         both.infer(MODEL, {})
     assert one.asked + other.asked == 1
@@ -106,28 +111,21 @@ def test_what_a_server_refuses_is_not_tried_elsewhere():
 
 def test_the_connection_to_a_server_that_was_away_is_opened_anew():
     server = Server(0, away)
-    opened = 0
-
-    def connect(_: int) -> Server:
-        nonlocal opened
-        opened += 1
-        return server.connect()
-
-    pooled = PooledTransport(Balancer(1), connect)
+    alone = pooled(server)
     with pytest.raises(ServerAwayError):
-        pooled.infer(MODEL, {})
+        alone.infer(MODEL, {})
     server.behave = lambda: None
-    assert [pooled.infer(MODEL, {})["number"] for _ in range(2)] == [0, 0]
-    assert (opened, server.open) == (2, 1)
+    assert [alone.infer(MODEL, {})["number"] for _ in range(2)] == [0, 0]
+    assert (server.opened, server.open) == (2, 1)
 
 
 def test_requests_go_to_the_servers_that_are_there_by_now():
     servers = [Server(0), Server(1), Server(2)]
     there = [0]
     balancer = Balancer(1, lambda: balancer.use(there))
-    pooled = PooledTransport(balancer, lambda number: servers[number].connect())
-    assert pooled.infer(MODEL, {})["number"] == 0
+    followed = PooledTransport(balancer, lambda number: servers[number].connect())
+    assert followed.infer(MODEL, {})["number"] == 0
     there[:] = [2, 1]
-    assert {pooled.infer(MODEL, {})["number"] for _ in range(50)} == {1, 2}
+    assert {followed.infer(MODEL, {})["number"] for _ in range(50)} == {1, 2}
     there[:] = [2]
-    assert {pooled.infer(MODEL, {})["number"] for _ in range(50)} == {2}
+    assert {followed.infer(MODEL, {})["number"] for _ in range(50)} == {2}

@@ -12,8 +12,8 @@ import pytest
 from deploy.client import transport as module
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import BusyError, ServedModel, TritonTransport, triton_reason
-from deploy.host.errors import RequestError, ServerAwayError
-from tests.unit.deploy.client.servers import Website, http_server
+from deploy.host.errors import KitError, RequestError, ServerAwayError
+from tests.unit.deploy.client.servers import Metrics, http_server
 
 
 def test_class_names_come_from_the_configuration_if_they_fit():
@@ -44,12 +44,12 @@ def test_a_reason_is_one_line_without_wrapping(message, reason):
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_a_server_that_is_not_there_is_away(scheme):
     # Port 1 is reserved; nothing listens there.
-    transport = TritonTransport(Endpoint.parse(f"{scheme}://127.0.0.1:1"), timeout=5)
-    try:
-        with pytest.raises(ServerAwayError, match=rf"^{scheme}://127\.0\.0\.1:1: .*refused"):
-            transport.describe("nugraph3")
-    finally:
-        transport.close()
+    address = Endpoint.parse(f"{scheme}://127.0.0.1:1")
+    with (
+        closing(TritonTransport(address, timeout=5)) as transport,
+        pytest.raises(ServerAwayError, match=rf"^{scheme}://127\.0\.0\.1:1: .*refused"),
+    ):
+        transport.describe("nugraph3")
 
 
 @contextmanager
@@ -84,26 +84,31 @@ def test_a_model_that_a_newer_triton_calls_not_found_is_not_ready():
         assert not transport.model_ready("x")
 
 
+RATE = "Received http2 header with status: 429"  # gRPC's words for HAProxy's answer
+TOO_LARGE = "SERVER: Received message larger than max (5000000 vs. 4194304)"
+
+
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("code", "words", "kind", "told"),
     [
-        ("Exceeds maximum queue size", "Exceeds maximum queue size: try again in 1 s"),
-        ("Request timeout expired", "Request timeout expired: try again in 1 s"),
-        ("Request timeout expired: try again in 2 s", "Request timeout expired: try again in 2 s"),
-        ("Socket closed", "Socket closed"),
+        ("UNAVAILABLE", "Exceeds maximum queue size", BusyError, "{}: try again in 1 s"),
+        ("UNAVAILABLE", "Request timeout expired", BusyError, "{}: try again in 1 s"),
+        ("UNAVAILABLE", "Request timeout expired: try again in 2 s", BusyError, "{}"),
+        ("UNAVAILABLE", RATE, BusyError, "status 429, too many requests: try again in 1 s"),
+        ("UNAVAILABLE", "Socket closed", ServerAwayError, "{}"),
+        ("INTERNAL", "Received RST_STREAM with error code 2", ServerAwayError, "{}"),
+        ("CANCELLED", "Received RST_STREAM with error code 8", ServerAwayError, "{}"),
+        ("UNKNOWN", "Stream removed", ServerAwayError, "{}"),
+        ("UNKNOWN", "Socket closed", ServerAwayError, "{}"),
+        ("RESOURCE_EXHAUSTED", TOO_LARGE, RequestError, "{}"),
     ],
 )
-def test_a_server_that_is_too_busy_is_told_with_when_to_try_again(monkeypatch, words, told):
+def test_a_refusal_says_whether_and_when_to_try_again(monkeypatch, code, words, kind, told):
     monkeypatch.setattr(module, "_PAUSE_S", 60)  # longer than the timeout: it is asked once
-    with (
-        refusing(grpc.StatusCode.UNAVAILABLE, words) as transport,
-        pytest.raises(ServerAwayError) as caught,
-    ):
-        transport.describe("nugraph3")
-    assert caught.value.cause.endswith(f": {told}")
-
-
-RATE = "Received http2 header with status: 429"  # gRPC's words for HAProxy's answer
+    with refusing(grpc.StatusCode[code], words) as transport, pytest.raises(KitError) as caught:
+        transport.metadata("nugraph3")
+    assert type(caught.value) is kind
+    assert caught.value.cause.endswith(told.format(words))
 
 
 @pytest.mark.parametrize(
@@ -121,16 +126,14 @@ def test_a_client_above_its_rate_is_answered_after_a_while(code, words):
 
 
 def test_a_client_above_its_rate_is_answered_after_a_while_over_http():
-    class Limited(Website):
-        refused = 0
+    class Limited(Metrics):
+        asked = 0
 
         def do_GET(self) -> None:  # noqa: N802
-            Limited.refused += 1
-            body = b"{}" if Limited.refused > 3 else b"<html>429 Too Many Requests</html>"
-            self.send_response(200 if Limited.refused > 3 else 429)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            Limited.asked += 1
+            refused = (429, b"<html>429 Too Many Requests</html>")
+            self.status, self.page = refused if Limited.asked <= 3 else (200, b"{}")
+            super().do_GET()
 
     with (
         http_server(answers=Limited) as port,
@@ -139,38 +142,6 @@ def test_a_client_above_its_rate_is_answered_after_a_while_over_http():
         ) as transport,
     ):
         assert transport.metadata("nugraph3") == {}
-
-
-def test_a_client_that_stays_above_its_rate_is_told_so(monkeypatch):
-    monkeypatch.setattr(module, "_PAUSE_S", 60)
-    with (
-        refusing(grpc.StatusCode.UNAVAILABLE, RATE) as transport,
-        pytest.raises(BusyError, match=r"status 429, too many requests: try again in 1 s$"),
-    ):
-        transport.metadata("nugraph3")
-
-
-def test_a_message_above_grpcs_own_limit_is_refused_for_good():
-    words = "SERVER: Received message larger than max (5000000 vs. 4194304)"
-    with (
-        refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, words) as transport,
-        pytest.raises(RequestError, match="larger than max"),
-    ):
-        transport.metadata("nugraph3")
-
-
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
-        (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2"),
-        (grpc.StatusCode.CANCELLED, "Received RST_STREAM with error code 8"),
-        (grpc.StatusCode.UNKNOWN, "Stream removed"),
-        (grpc.StatusCode.UNKNOWN, "Socket closed"),
-    ],
-)
-def test_a_lost_connection_is_worth_another_try_whatever_its_status(code, words):
-    with refusing(code, words) as transport, pytest.raises(ServerAwayError, match=words):
-        transport.metadata("nugraph3")
 
 
 def test_a_stream_that_has_failed_before_its_request_is_sent_says_why(monkeypatch):

@@ -2,7 +2,10 @@
 
 import socket
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -110,24 +113,31 @@ def servers_of(watching: Watch) -> set[str]:
     return {sample.labels["server"] for family in families for sample in family.samples}
 
 
-def watching(expected: object) -> Watch:
-    endpoints = [Endpoint.parse("http://127.0.0.1:9")]
-    return Watch(
-        lambda: Target(endpoints, expected()),
-        interval=9.0,
-        timeout=1.0,
-        repeat=1,
-        say=lambda _text: None,
-    )
+def watching(
+    urls: Sequence[str] = (), expected: Callable[[], Any] = dict, say: Callable[[str], object] = len
+) -> Watch:
+    def target() -> Target:
+        return Target([Endpoint.parse(url) for url in urls], expected())
+
+    return Watch(target, interval=0.01, timeout=1.0, repeat=1, say=say)
+
+
+@contextmanager
+def running(watch: Watch) -> Iterator[None]:
+    thread = threading.Thread(target=watch.run, args=("127.0.0.1", free_ports().http))
+    thread.start()
+    try:
+        yield
+    finally:
+        watch.stop()
+        thread.join()
 
 
 def test_a_port_that_is_taken_is_named():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ClientError, match=f"cannot be exported at 127.0.0.1:{port}: Address"):
-            watching(dict).run("127.0.0.1", port)
+            watching().run("127.0.0.1", port)
 
 
 def test_a_repository_that_is_wrong_from_the_beginning_ends_it():
@@ -135,7 +145,7 @@ def test_a_repository_that_is_wrong_from_the_beginning_ends_it():
         raise RepositoryError("no model m")
 
     with pytest.raises(RepositoryError):
-        watching(expected).run("127.0.0.1", 0)
+        watching(expected=expected).run("127.0.0.1", 0)
 
 
 def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(monkeypatch):
@@ -144,7 +154,7 @@ def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(mon
 
     monkeypatch.setattr(watch, "check_service", check)
     with pytest.raises(ZeroDivisionError):
-        watching(dict).run("127.0.0.1", 0)
+        watching(["http://127.0.0.1:9"]).run("127.0.0.1", 0)
 
 
 def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_was_read(
@@ -166,23 +176,11 @@ def test_a_server_that_hangs_delays_no_other_and_a_file_that_is_gone_keeps_what_
     said: list[str] = []
     monkeypatch.setattr(watch, "check_service", check)
     urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
-    endpoints = [Endpoint.parse(url) for url in urls]
-    both = Watch(
-        lambda: Target(endpoints, expected()),
-        interval=0.01,
-        timeout=1.0,
-        repeat=1,
-        say=said.append,
-    )
-    thread = threading.Thread(target=both.run, args=("127.0.0.1", free_ports().http))
-    thread.start()
-    try:
+    both = watching(urls, expected=expected, say=said.append)
+    with running(both):
         until(lambda: len(reads) > 5, "checks of the one that answers")
         assert servers_of(both) == {urls[1]}
-    finally:
         hang.set()
-        both.stop()
-        thread.join()
     (told,) = (text for text in said if "golden.npz" in text)
     assert told.endswith("golden.npz: no such file; what was there before is still watched")
 
@@ -194,21 +192,10 @@ def test_servers_that_come_are_watched_and_those_that_go_are_forgotten(monkeypat
     monkeypatch.setattr(watch, "check_service", check)
     first, second, third = (f"http://127.0.0.1:{port}" for port in (1, 2, 3))
     there = [first, second]
-    several = Watch(
-        lambda: Target([Endpoint.parse(url) for url in there], {"m": ExpectedModel(None, None)}),
-        interval=0.01,
-        timeout=1.0,
-        repeat=1,
-        say=lambda _text: None,
-    )
-    thread = threading.Thread(target=several.run, args=("127.0.0.1", free_ports().http))
-    thread.start()
-    try:
+    several = watching(there, expected=lambda: {"m": ExpectedModel(None, None)})
+    with running(several):
         until(lambda: servers_of(several) == {first, second}, "checks of both")
         there[:] = [second, third]
         until(lambda: servers_of(several) == {second, third}, "a check of the new one")
         there[:] = [first, second, third]
         until(lambda: servers_of(several) == {*there}, "a check of the one that is back")
-    finally:
-        several.stop()
-        thread.join()
