@@ -9,11 +9,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.host.paths import CHECKOUT
+from tests.unit.deploy.deployment.test_state import make_state
 
+DEAD = ProcessId(pid=2**22 + 1, started=1)  # above the largest that Linux gives
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -58,3 +62,10 @@ def run_process(
     return subprocess.run(
         [python, *words], cwd=cwd, env=variables, capture_output=True, text=True, check=False
     )
+
+
+def deployed(home: Path, name: str = "numl", **changes: Any) -> DeploymentFolder:
+    """Write the state of a deployment of whoever has this home."""
+    folder = DeploymentFolder(name, home / ".local/state/numlkit/deployments")
+    folder.write_state(make_state(name, **changes))
+    return folder

@@ -5,20 +5,18 @@ import os
 import platform
 import shlex
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 
 from deploy.commands import up
 from deploy.deployment.deployment import Ports
-from deploy.deployment.state import DeploymentFolder, ProcessId
+from deploy.deployment.state import DeploymentFolder
 from deploy.environment.environment import plan_environment
-from deploy.environment.lock import Flavour
 from deploy.host.paths import cache_folder
 from deploy.main import COMMANDS
 from tests.certificates import Authority
-from tests.unit.deploy.commands.running import run_here, run_process
+from tests.unit.deploy.commands.running import DEAD, deployed, run_here, run_process
 from tests.unit.deploy.deployment.test_state import make_state
 
 
@@ -30,59 +28,10 @@ def test_a_command_explains_itself(command, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["up", "build"])
-def test_two_commands_can_be_started_as_files_of_the_checkout(command, tmp_path):
-    done = run_process([f"deploy/{command}.py", "--help"], tmp_path)
+def test_a_build_can_be_started_as_a_file_of_the_checkout(tmp_path):
+    done = run_process(["deploy/build.py", "--help"], tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"usage: numlkit {command} ")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_wrong_usage_is_one_line_and_where_help_is(command, tmp_path):
-    wanted = dict.fromkeys(("publish", "published", "rollback", "check", "lock", "golden"), "x")
-    wanted |= {"infer": "x.h5", "evaluate": "x.h5", "add": "x --like gcn --into x", "merge": "x x"}
-    files = wanted.get(command, "").split()
-    done = run_here([command, *files, "--colour"], tmp_path)
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()
-    assert lines[0].startswith("error: unrecognized arguments")
-    assert lines[1] == f"  try: numlkit {command} --help"
-
-
-@pytest.mark.parametrize(
-    ("script", "flags", "complaint"),
-    [
-        ("simulate_events", [], "the following arguments are required: OUT.h5"),
-        ("simulate_events", ["x.h5", "--events", "0"], "--events must be at least 1"),
-        ("simulate_events", ["x.h5", "--hits-range", "9", "8"], "--hits-range needs LOW < HIGH"),
-        ("simulate_events", ["x.h5", "--events", "few"], "argument --events: invalid int"),
-        ("simulate_events", ["x.h5", "--seed", "-1"], "--seed must be from 0"),
-        ("simulate_events", ["/no/x.h5"], "no such folder: /no"),
-        ("train_demo", ["--events", "0"], "--events must be at least 1"),
-        ("train_demo", ["--epochs", "0"], "--epochs must be at least 1"),
-        ("train_demo", ["--model", "nugraph1"], "argument --model: invalid choice: 'nugraph1'"),
-        ("import_checkpoint", ["x.ckpt"], "the following arguments are required: --model"),
-        ("import_checkpoint", ["x", "--model", "y"], "argument --model: invalid choice: 'y'"),
-    ],
-)
-def test_wrong_usage_of_a_script_is_one_line_and_where_help_is(script, flags, complaint, tmp_path):
-    python, cache = sys.executable, {}
-    if script in ("train_demo", "import_checkpoint"):
-        flavour: Flavour = "cpu" if script == "train_demo" else "serving"
-        environment = plan_environment(flavour)
-        if not environment.python.exists():
-            pytest.skip("needs the execution environment (numlkit prepare --full)")
-        cache = {"XDG_CACHE_HOME": str(cache_folder().parent)}
-    if script == "train_demo":
-        python = str(environment.python)
-        # Should it start, then not on the checkout's own files.
-        flags = [*flags, "--out", str(tmp_path), "--events-out", str(tmp_path / "x.h5")]
-    done = run_process([f"scripts/{script}.py", *flags], tmp_path, python, **cache)
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()
-    assert lines[0].startswith(f"error: {complaint}")
-    assert lines[1:] == [f"  try: python3 scripts/{script}.py --help"]
-    assert done.stdout == ""
+    assert done.stdout.startswith("usage: numlkit build ")
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "smoke", "down"])
@@ -103,25 +52,21 @@ def test_stopping_what_does_not_run_is_no_error(flags, tmp_path):
 
 
 def test_stopping_all_leaves_another_hosts_alone_and_goes_on_after_a_fault(tmp_path):
-    deployments = tmp_path / ".local/state/numlkit/deployments"
-    for name, node in (("away", "nodeA"), ("here", platform.node())):
-        (deployments / name).mkdir(parents=True)
-        state = make_state(name, node=node, supervisor=ProcessId(pid=2**22 + 1, started=1))
-        (deployments / name / "state.json").write_text(state.model_dump_json())
-    (deployments / "broken").mkdir()
-    (deployments / "broken" / "state.json").write_text("{")
+    away, here, broken = (
+        deployed(tmp_path, name, node=node, supervisor=DEAD)
+        for name, node in (("away", "nodeA"), ("here", platform.node()), ("broken", ""))
+    )
+    broken.state_file.write_text("{")
     done = run_here(["down", "--all", "--json"], tmp_path)
     assert done.returncode == 2
     assert "broken/state.json" in json.loads(done.stdout)["error"]
-    assert (deployments / "away" / "state.json").exists()
-    assert not (deployments / "here" / "state.json").exists()
+    assert away.state_file.exists()
+    assert not here.state_file.exists()
 
 
 def test_stopping_what_never_was_names_those_that_are_there(tmp_path):
-    deployments = tmp_path / ".local/state/numlkit/deployments"
     for name in ("one", "other"):
-        (deployments / name).mkdir(parents=True)
-        (deployments / name / "state.json").touch()
+        deployed(tmp_path, name)
     done = run_here(["down", "--name", "nope"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
@@ -129,130 +74,16 @@ def test_stopping_what_never_was_names_those_that_are_there(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--models", ""],
-        ["--models", "../x"],
-        ["--name", "-rf"],
-        ["--ports", "1,2"],
-        ["--ports", "a,b,c"],
-        ["--instances", "0"],
-        ["--checkpoint", "nugraph3"],
-        ["--checkpoint", "other=x"],
-        ["--listen", "not an address"],
-        ["--tls-cert", "/none.pem"],
-        ["--tls-cert", "/none.pem", "--tls-key", "/none.key"],
-    ],
-)
-def test_a_wrong_flag_is_refused_before_anything_is_done(flags, tmp_path):
-    done = run_here(["up", "--dry-run", *flags], tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["up", "--instances", "abc"], "--instances: 'abc' is not a whole number from 1 to 256"),
-        (["up", "--threads", "1.5"], "--threads: 1.5 is not a whole number from 1 to 256"),
-        (["up", "--cpus", "0"], "--cpus: 0 is not a whole number from 1 to 1024"),
-        (["up", "--timeout", "-1"], "--timeout: -1 is not a number from 0.001 to 3600"),
-        (["up", "--ports", "0,1,x"], "--ports: 0 is not a whole number from 1 to 65535"),
-        (
-            ["up", "--ports", "1,2"],
-            "--ports: '1,2' is not three numbers\n  try: --ports HTTP,GRPC,METRICS, as in "
-            "8000,8001,8002",
-        ),
-        (
-            ["status", "--timeout", "-1"],
-            "argument --timeout: '-1' is not a number of seconds above 0",
-        ),
-        (["smoke", "--timeout", "x"], "argument --timeout: 'x' is not a number of seconds above 0"),
-        (["logs", "--tail", "-1"], "argument --tail: '-1' is not a number of lines"),
-    ],
-)
-def test_a_wrong_number_is_told_with_its_option_and_what_is_wanted(words, said, tmp_path):
-    done = run_here([words[0], *words[1:]], tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {said}\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (
-            ["infer", "x.h5", "--url", "localhost", "--name", "numl"],
-            "argument --name: not allowed with argument --url",
-        ),
-        (
-            ["smoke", "--url", "localhost", "--name", "numl"],
-            "--url and --name both choose the server: leave one out",
-        ),
-        (
-            ["smoke", "--servers", "none", "--name", "numl"],
-            "--servers and --name both choose the server: leave one out",
-        ),
-        (
-            ["smoke", "--servers", "none", "--verify", "key.pub"],
-            "--verify checks a deployment's image, but --servers names a server",
-        ),
-        (
-            ["down", "--name", "numl", "--all"],
-            "--name and --all both choose what is stopped: leave one out",
-        ),
-        *(
-            (
-                [command, "x.h5", "--servers", "none", *flags],
-                "--servers names servers by their gRPC addresses, with TLS where they have it",
-            )
-            for command in ("infer", "evaluate")
-            for flags in (["--ssl"], ["--protocol", "http"])
-        ),
-        (
-            ["logs", "--follow", "--json"],
-            "--follow never ends, but --json prints one document: leave one out",
-        ),
-    ],
-)
-def test_flags_that_contradict_each_other_are_refused(words, said, tmp_path):
-    done = run_here(words, tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == f"error: {said}"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_files_for_tls_are_not_ignored_where_a_deployment_has_none(tmp_path):
     authority = Authority(tmp_path, "site")
-    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
-    folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
+    deployed(tmp_path, ports=Ports(http=1, grpc=2, metrics=3))
     done = run_here(["smoke", "--ca", str(authority.file)], tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: grpc://127.0.0.1:2 is without TLS, but --ca, --cert and")
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["infer", "x.h5", "--out", "a b/r.h5"], "mkdir -p 'a b', or another --out"),
-        (["evaluate", "x.h5", "--plot", "a b/m.png"], "mkdir -p 'a b'"),
-        (["load", "--plot", "a b/m.png"], "mkdir -p 'a b'"),
-        (["load", "--url", "http://h"], "--url grpc[s]://HOST:PORT"),
-        (["evaluate", "x.h5", "--plot", "deploy/m.pdf"], "--plot with a file called *.png"),
-        (["evaluate", "x.h5", "--plot", ""], "--plot with a file called *.png"),
-    ],
-)
-def test_what_is_advised_can_be_typed(words, says, tmp_path):
-    done = run_here(words, tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[1] == f"  try: {says}"
-
-
 def test_status_shows_where_clients_find_the_server(tmp_path):
-    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
-    folder.write_state(make_state("numl", ports=Ports(http=1, grpc=2, metrics=3)))
+    deployed(tmp_path, ports=Ports(http=1, grpc=2, metrics=3))
     done = run_here(["status"], tmp_path)
     assert done.returncode == 1  # nothing answers there
     assert done.stdout.splitlines()[-2:] == [

@@ -37,12 +37,12 @@ class Host:
 
 @pytest.fixture
 def finds(monkeypatch):
-    class Patched(Host):
-        def __init__(self, *rounds: list[Finding]) -> None:
-            super().__init__(*rounds)
-            monkeypatch.setattr(doctor, "examine_everything", self)
+    def patched(*rounds: list[Finding]) -> Host:
+        host = Host(*rounds)
+        monkeypatch.setattr(doctor, "examine_everything", host)
+        return host
 
-    return Patched
+    return patched
 
 
 def test_the_list_tells_finding_detail_and_remedy(finds, capsys):

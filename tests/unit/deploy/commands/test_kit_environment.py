@@ -71,18 +71,18 @@ esac
 """
 
 
-@pytest.fixture
-def checkout(tmp_path):
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
     """Return a small checkout with its environment, whose command says which code it runs."""
-    folder = tmp_path / "numlkit"
+    folder = tmp_path_factory.mktemp("checkouts") / "numlkit"
     for name in ("scripts", "envs", "deploy"):
         (folder / name).mkdir(parents=True)
     shutil.copy(CHECKOUT / "scripts" / "kit-environment", folder / "scripts")
     (folder / "envs" / "kit.txt").write_text("pip==1 \\\n    --hash=sha256:0\n")
     (folder / "pyproject.toml").touch()
     (folder / "deploy" / "main.py").write_text("def main():\n    print(__file__)\n")
-    (tmp_path / "python").write_text(PLAYED)
-    (tmp_path / "python").chmod(0o755)
+    (folder.parent / "python").write_text(PLAYED)
+    (folder.parent / "python").chmod(0o755)
     assert set_up(folder).startswith("making the kit's Python environment in .venv")
     assert code_of(folder) == folder
     return folder
@@ -109,16 +109,16 @@ def test_an_environment_that_is_complete_is_left_as_it_is(checkout):
     assert (checkout / ".venv" / "bin" / "mine").exists()
 
 
-@pytest.mark.parametrize("how", [Path.rename, shutil.copytree])
-def test_the_environment_of_a_checkout_that_was_moved_or_copied_is_made_again(checkout, how):
-    # As pip makes them, with the path of their Python.
-    (checkout / ".venv" / "bin" / "pytest").write_text(f"#!{checkout}/.venv/bin/python\n")
-    there = checkout.with_name("there")
-    how(checkout, there)
-    assert set_up(there).startswith("making the kit's Python environment in .venv")
-    assert code_of(there) == there
-    assert not (there / ".venv" / "bin" / "pytest").exists()
-    assert set_up(there) == ""
+def test_the_environment_of_a_checkout_that_was_copied_or_moved_is_made_again(checkout):
+    copied, moved = checkout.with_name("copied"), checkout.with_name("moved")
+    for how, here, there in ((shutil.copytree, checkout, copied), (Path.rename, copied, moved)):
+        # As pip makes them, with the path of their Python.
+        (here / ".venv" / "bin" / "pytest").write_text(f"#!{here}/.venv/bin/python\n")
+        how(here, there)
+        assert set_up(there).startswith("making the kit's Python environment in .venv")
+        assert code_of(there) == there
+        assert not (there / ".venv" / "bin" / "pytest").exists()
+        assert set_up(there) == ""
 
 
 def test_the_environment_of_another_checkout_to_which_there_is_a_link_is_left_to_it(checkout):

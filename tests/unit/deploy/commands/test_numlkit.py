@@ -16,20 +16,23 @@ from types import SimpleNamespace
 import pytest
 
 from deploy import __version__
-from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.host.paths import CHECKOUT
 from deploy.main import COMMANDS, main
-from tests.unit.deploy.commands.running import run_process
-from tests.unit.deploy.deployment.test_state import make_state
+from tests.unit.deploy.commands.running import DEAD, deployed, run_process
 
 NUMLKIT = Path(sys.executable).with_name("numlkit")
 
 
-def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(tmp_path):
-    checkout = tmp_path / "clone"
-    shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
+@pytest.fixture
+def clone(tmp_path):
+    """A clone without the kit's environment, and a Python that has nothing."""
+    shutil.copytree(CHECKOUT / "deploy", tmp_path / "clone" / "deploy")
     venv.create(tmp_path / "bare")
-    done = run_process(["deploy/up.py"], tmp_path, str(tmp_path / "bare/bin/python"), checkout)
+    return tmp_path / "clone"
+
+
+def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(clone, tmp_path):
+    done = run_process(["deploy/up.py"], tmp_path, str(tmp_path / "bare/bin/python"), clone)
     assert done.returncode == 2
     assert done.stdout == ""
     error, remedy = done.stderr.splitlines()
@@ -43,11 +46,8 @@ def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag, status):
         [CHECKOUT / "scripts" / "quickstart", flag], capture_output=True, text=True, check=False
     )
     assert done.returncode == status
-    assert done.stdout.splitlines() == [
-        "From a bare Python to a real Triton that answers a simulated event, and its picture.",
-        "Can be interrupted and repeated; what is done already is not done again.",
-        "usage: scripts/quickstart    (no arguments: see numlkit up --help)",
-    ]
+    assert len(done.stdout.splitlines()) == 3
+    assert "\nusage: scripts/quickstart    (no arguments: " in done.stdout
 
 
 def test_an_interrupt_while_a_command_is_imported_is_no_traceback(monkeypatch):
@@ -89,17 +89,14 @@ def test_a_parent_that_ignores_its_childrens_end_hides_no_status(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_bare_python_continues_in_the_environment_that_quickstart_made(tmp_path):
-    checkout = tmp_path / "clone"
-    shutil.copytree(CHECKOUT / "deploy", checkout / "deploy")
-    venv.create(tmp_path / "bare")
-    kit = checkout / ".venv" / "bin"
+def test_a_bare_python_continues_in_the_environment_that_quickstart_made(clone, tmp_path):
+    kit = clone / ".venv" / "bin"
     kit.mkdir(parents=True)
     (kit / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (kit / "python").chmod(0o755)
-    (checkout / ".venv" / ".numlkit-complete").touch()
+    (clone / ".venv" / ".numlkit-complete").touch()
     done = run_process(
-        ["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), checkout,
+        ["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), clone,
         PYTHONPATH=others_libraries(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -114,32 +111,22 @@ def others_libraries(folder: Path) -> str:
 
 
 def test_libraries_that_pythonpath_names_are_not_the_kit_s(tmp_path):
-    done = _numlkit("status", PYTHONPATH=others_libraries(tmp_path), HOME=str(tmp_path))
+    done = _typed("numlkit status", tmp_path, PYTHONPATH=others_libraries(tmp_path))
     assert "Traceback" not in done.stderr
-    assert "no deployment" in done.stderr + done.stdout
+    assert "no deployment" in done.stderr
 
 
-def _numlkit(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [NUMLKIT, *words],
-        cwd=CHECKOUT,
-        env={"PATH": "/usr/bin:/bin", **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_numlkit_says_in_a_line_what_each_command_is_for():
-    done = _numlkit("--help")
-    assert (done.returncode, done.stderr) == (0, "")
-    listed = dict(re.findall(r"^  (\w+) +(\S.*\.)$", done.stdout, re.M))
+def test_numlkit_says_in_a_line_what_each_command_is_for(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    listed = dict(re.findall(r"^  (\w+) +(\S.*\.)$", shown, re.M))
     assert list(listed) == [*COMMANDS, "completion"]
-    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+    assert all(len(line) <= 100 for line in shown.splitlines())
 
 
-def test_numlkit_tells_its_version():
-    assert _numlkit("--version").stdout == f"numlkit {__version__}\n"
+def test_numlkit_tells_its_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"numlkit {__version__}\n"
     assert f'\nversion = "{__version__}"\n' in (CHECKOUT / "pyproject.toml").read_text()
 
 
@@ -151,10 +138,9 @@ def test_numlkit_tells_its_version():
         ([], "no command given", "numlkit --help"),
     ],
 )
-def test_numlkit_names_the_nearest_command(words, error, remedy):
-    done = _numlkit(*words, PATH=f"{NUMLKIT.parent}:/usr/bin:/bin")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"error: {error}\n  try: {remedy}\n"
+def test_numlkit_names_the_nearest_command(words, error, remedy, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr() == ("", f"error: {error}\n  try: {remedy}\n")
 
 
 def test_scripts_infer_is_numlkit_infer(tmp_path):
@@ -162,19 +148,18 @@ def test_scripts_infer_is_numlkit_infer(tmp_path):
     assert done.stdout.startswith("usage: numlkit infer ")
 
 
-def _typed(line: str, home: Path) -> subprocess.CompletedProcess[str]:
+def _typed(line: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a line of a shell, in which ``numlkit`` is the kit's."""
     script = f'numlkit() {{ "{NUMLKIT}" "$@"; }}\n{line}'
+    variables |= {"PATH": "/usr/bin:/bin", "HOME": str(home)}
     return subprocess.run(
-        ["bash", "-c", script], cwd=home, env={"PATH": "/usr/bin:/bin", "HOME": str(home)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        ["bash", "-c", script], cwd=home, env=variables, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_command_without_somewhere_to_write_does_its_work(closed, tmp_path):
-    folder = DeploymentFolder("numl", tmp_path / ".local/state/numlkit/deployments")
-    folder.write_state(make_state("numl", supervisor=ProcessId(pid=2**22 + 1, started=1)))
+    folder = deployed(tmp_path, supervisor=DEAD)
     status = _typed(f"numlkit status {closed}", tmp_path)
     assert (status.returncode, "Traceback" in status.stderr) == (1, False)
     assert _typed(f"numlkit down {closed}", tmp_path).returncode == 0
@@ -235,10 +220,9 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_numlkit_prints_a_shell_s_completion(shell):
-    done = _numlkit("completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "numlkit" in done.stdout
+def test_numlkit_prints_a_shell_s_completion(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert "numlkit" in capsys.readouterr().out
 
 
 @pytest.mark.slow

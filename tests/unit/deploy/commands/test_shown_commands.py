@@ -4,8 +4,6 @@ Each is understood by the command's own parser, and a launch can be planned. Tho
 are run against one in tests/integration/test_documentation.py.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import shlex
@@ -26,7 +24,7 @@ from tests.pages import PAGES, README, Line, console, inline, numlkit
 SCRIPTS_WITH_PARSER = ("benchmark.py", "benchmark_build.py", "import_checkpoint.py")
 # What a launch needs that this host may lack. tests/conformance plans those of its engine.
 ELSEWHERE = {
-    *("docker", "apptainer", "packed", "--tls-cert", "--gpu", "--verify", "gpvm.toml", "--triton"),
+    *("docker", "apptainer", "packed", "--tls-cert", "--gpu", "--verify", "gpvm.toml", "--triton")
 }
 # Flags of apptainer and tritonserver.
 OF_OTHERS = (

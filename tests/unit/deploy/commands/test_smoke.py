@@ -71,41 +71,21 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(monkeypatch,
     check = ServiceCheck(URL, ready=True, health="serving", models=(GOOD, WRONG))
     status, out, err = show(check, monkeypatch, capsys, "--json")
     assert (status, err) == (1, "")
+    fault = {"error": WRONG.error, "remedy": "look"}
+    found = {"url": URL, "ready": True, "error": None, "remedy": None}
     assert json.loads(out) == {
         "ok": False,
-        "error": "model nugraph2 gives wrong answers: output x is empty",
-        "remedy": "look",
-        "servers": [
-            {
-                "url": URL,
-                "ready": True,
-                "health": "serving",
-                "error": None,
-                "remedy": None,
-                "ok": False,
-            }
-        ],
+        **fault,
+        "servers": [{**found, "health": "serving", "ok": False}],
         "results": [
             {
-                "url": URL,
+                **found,
                 "model": "nugraph3",
-                "ready": True,
-                "error": None,
-                "remedy": None,
                 "latency": {"requests": 5, "median_s": 0.0412, "worst_s": 0.0526},
                 "wrong": False,
                 "ok": True,
             },
-            {
-                "url": URL,
-                "model": "nugraph2",
-                "ready": True,
-                "error": "model nugraph2 gives wrong answers: output x is empty",
-                "remedy": "look",
-                "latency": None,
-                "wrong": True,
-                "ok": False,
-            },
+            {**found, **fault, "model": "nugraph2", "latency": None, "wrong": True, "ok": False},
         ],
     }
 
@@ -151,18 +131,6 @@ def test_a_certificate_that_was_renewed_after_the_start_is_told(tmp_path, monkey
         assert "another certificate" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("flags", "cause"), [
-    (["--url", "ftp://h"], "--url ftp://h: the scheme must be one of http://, https://, grpc://"),
-    (["--url", "grpcs://h", "--ca", "/none.pem"], "authority /none.pem: no such file"),
-    (["--url", "grpcs://h", "--cert", "/none.pem"], "a client certificate and its private"),
-    (["--metrics", "9464"], "--metrics needs --watch"),
-    (["--watch", "--json"], "--watch never ends, but --json prints one document"),
-])  # fmt: skip
-def test_wrong_usage_ends_with_status_2(flags, cause, capsys):
-    assert smoke.main(flags) == 2
-    assert capsys.readouterr().err.startswith(f"error: {cause}")
-
-
 def test_a_repository_that_is_not_there_is_named_with_what_to_do(capsys):
     assert smoke.main(["--url", "grpc://h", "--repository", "/none"]) == 1
     assert capsys.readouterr().err == (
@@ -181,17 +149,3 @@ def test_a_repository_that_is_not_there_is_named_with_what_to_do(capsys):
 )
 def test_metrics_are_exported_on_loopback_unless_an_address_is_given(text, address):
     assert smoke.parser().parse_args(["--watch", "--metrics", text]).metrics == address
-
-
-@pytest.mark.parametrize("text", ["", "http", "0", "65536", "here:9464", "127.0.0.1:"])
-def test_an_address_for_metrics_is_an_ip_address_and_a_port(text):
-    with pytest.raises(SystemExit) as caught:
-        smoke.main(["--watch", "--metrics", text])
-    assert caught.value.code == 2
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "many"])
-def test_a_number_of_requests_is_a_number(count):
-    with pytest.raises(SystemExit) as caught:
-        smoke.main(["--url", "grpcs://h", "--repeat", count])
-    assert caught.value.code == 2

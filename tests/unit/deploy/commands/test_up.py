@@ -1,7 +1,5 @@
 """What ``up`` does about a start that fails; the engine is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -58,13 +56,11 @@ def started(*outcomes: LaunchError | None, **settings: Any) -> tuple[int, list[s
 
 
 def test_a_server_that_a_race_in_triton_has_ended_is_started_once_more():
-    assert RACE is not None
     assert started(RACE, None) == (2, [f"{RACE.cause}; starting again"])
     assert started(RACE, RACE, None)[0] == 2
 
 
 def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost():
-    assert PORT is not None
     assert started(PORT, PORT, None) == (3, [f"{PORT.cause}; starting again"] * 2)
     assert started(*[PORT] * 4, None)[0] == 4
 
@@ -96,7 +92,6 @@ def test_down_ends_a_start_that_has_made_nothing_yet(flags, tmp_path, monkeypatc
     with subprocess.Popen(
         [sys.executable, "-c", _STARTS], stdout=subprocess.PIPE, cwd=CHECKOUT, text=True
     ) as starter:
-        assert starter.stdout is not None
         assert starter.stdout.readline() == "starting\n"
         assert down.main([*flags, "--json"]) == 0
     assert starter.returncode == 130
