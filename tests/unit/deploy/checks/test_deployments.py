@@ -152,10 +152,7 @@ def test_a_container_that_an_engine_may_run_elsewhere_is_left_alone(monkeypatch)
 
 def test_a_deployment_that_somebody_is_starting_is_not_cleared_away():
     folder = _write(supervisor=DEAD)
-    with (
-        folder.taking_turns(),
-        pytest.raises(KitError, match="another command is at work in"),
-    ):
+    with folder.taking_turns(), pytest.raises(KitError, match="another command is at work in"):
         clear_deployment("a")
     assert folder.state_file.exists()
 
@@ -191,8 +188,7 @@ def test_free_ports_are_named():
 
 
 @pytest.mark.parametrize(
-    ("valid", "level"),
-    [(timedelta(days=300), "ok"), (timedelta(days=10), "warning")],
+    ("valid", "level"), [(timedelta(days=300), "ok"), (timedelta(days=10), "warning")]
 )
 def test_a_certificate_that_ends_soon_is_a_warning(tmp_path, valid, level):
     now = datetime.now(timezone.utc)

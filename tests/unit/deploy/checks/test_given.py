@@ -36,10 +36,26 @@ def _served_by(path: Path, norm: Path | None = None) -> Deployment:
     return Deployment(checkpoints={"nugraph3": path}, norms=norms)
 
 
+def _made(folder: Path, kind: str) -> Path:
+    """Return a path at which there is such a thing."""
+    path = folder / ("own" if kind != "too long" else "x" * 300)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind in ("empty", "text"):
+        path.write_text("weights" if kind == "text" else "")
+    return path
+
+
+TOO_LONG = "File name too long" if sys.version_info < (3, 14) else "no such file"
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [
         ("missing", "no such file"),
+        ("too long", TOO_LONG),
         ("fifo", "not a file"),
         ("empty", "it is empty"),
         ("text", "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"),
@@ -47,17 +63,22 @@ def _served_by(path: Path, norm: Path | None = None) -> Deployment:
     ],
 )
 def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path, kind, said):
-    path = tmp_path / "own"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind != "missing":
-        path.write_text("weights" if kind == "text" else "")
+    path = _made(tmp_path, kind)
     error = _refused(_served_by(path))
     assert isinstance(error, DeploymentError)
     assert error.cause == f"checkpoint for nugraph3: {path}: {said}"
     assert error.remedy == CHECKPOINT_REMEDY
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("missing", "no such file"), ("too long", TOO_LONG), ("empty", "it is empty")],
+)
+def test_a_normalisation_that_cannot_be_one_is_refused(tmp_path, kind, said):
+    norm = _made(tmp_path, kind)
+    error = _refused(_served_by(_checkpoint(tmp_path / "own.ckpt"), norm))
+    assert error.cause == f"norm for nugraph3: {norm}: {said}"
+    assert error.remedy == "--norm nugraph3=FILE with JSON, HDF5 or npz"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -66,25 +87,6 @@ def test_a_checkpoint_that_may_not_be_read_is_refused(tmp_path):
     path.chmod(0)
     error = _refused(_served_by(path))
     assert error.cause == f"checkpoint for nugraph3: {path}: Permission denied"
-
-
-def test_a_name_that_no_file_can_have_is_refused(tmp_path):
-    path = tmp_path / ("x" * 300)
-    why = "File name too long" if sys.version_info < (3, 14) else "no such file"
-    error = _refused(_served_by(path))
-    assert error.cause == f"checkpoint for nugraph3: {path}: {why}"
-    assert error.remedy == CHECKPOINT_REMEDY
-    error = _refused(_served_by(_checkpoint(tmp_path / "own.ckpt"), path))
-    assert error.cause == f"norm for nugraph3: {path}: {why}"
-
-
-def test_a_normalisation_that_is_not_there_is_refused(tmp_path):
-    checkpoint, norm = _checkpoint(tmp_path / "own.ckpt"), tmp_path / "norm.json"
-    error = _refused(_served_by(checkpoint, norm))
-    assert error.cause == f"norm for nugraph3: {norm}: no such file"
-    assert error.remedy == "--norm nugraph3=FILE with JSON, HDF5 or npz"
-    norm.touch()
-    assert _refused(_served_by(checkpoint, norm)).cause.endswith("norm.json: it is empty")
 
 
 def test_what_may_be_a_checkpoint_is_left_to_the_import(tmp_path):

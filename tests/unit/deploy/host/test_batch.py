@@ -1,7 +1,5 @@
 """Batch jobs: what is rendered, and what batch systems say. tests/integration runs a real Slurm."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

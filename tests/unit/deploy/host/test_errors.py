@@ -5,7 +5,6 @@ from deploy.host.errors import KitError
 
 def test_a_cause_of_megabytes_is_cut_in_its_middle():
     error = KitError(f"checkpoint {'x' * 10**6}: no such file", f"try {'y' * 10**6}")
-    assert error.remedy is not None
     for text in (error.cause, str(error), error.remedy):
         assert len(text) < 2100
         assert " [...] " in text

@@ -10,14 +10,12 @@ import inspect
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from deploy.host.errors import GpuError
 from deploy.host.gpu import BrokenGpu, Gpu, GpuStack, Memory, find_gpus
 
 GIB = 1 << 30
@@ -85,12 +83,6 @@ def _answer(given: Any) -> Any:
     return given
 
 
-def refusal(nvml: FakeNvml, root: Path = Path("/")) -> tuple[str, str | None]:
-    found = find_gpus(nvml, root=root)
-    assert isinstance(found, GpuError)
-    return found.cause, found.remedy
-
-
 def test_the_fake_is_called_as_the_real_module_is():
     calls = [name for name in vars(FakeNvml) if name.startswith("nvml")]
     assert calls
@@ -104,20 +96,8 @@ def test_the_gpus_are_told_as_the_driver_tells_them():
     assert find_gpus(nvml) == GpuStack(
         driver="580.65.06",
         gpus=(
-            Gpu(
-                0,
-                "GPU-5d5ba0d6",
-                "NVIDIA A100-SXM4-40GB",
-                compute_capability=(8, 0),
-                memory=Memory(40 * GIB, 39 * GIB),
-            ),
-            Gpu(
-                1,
-                "GPU-0aa11ebd",
-                "Tesla T4",
-                compute_capability=(7, 5),
-                memory=Memory(15 * GIB, GIB),
-            ),
+            Gpu(0, "GPU-5d5ba0d6", "NVIDIA A100-SXM4-40GB", (8, 0), Memory(40 * GIB, 39 * GIB)),
+            Gpu(1, "GPU-0aa11ebd", "Tesla T4", (7, 5), Memory(15 * GIB, GIB)),
         ),
     )
     assert nvml.users == 0
@@ -125,22 +105,16 @@ def test_the_gpus_are_told_as_the_driver_tells_them():
 
 def test_a_divided_gpu_is_told_even_if_its_memory_is_not():
     found = find_gpus(FakeNvml(Card(mig=(1, 1), memory=pynvml.NVML_ERROR_NO_PERMISSION)))
-    assert isinstance(found, GpuStack)
     assert [(gpu.divided, gpu.memory) for gpu in found.gpus] == [(True, None)]
 
 
 @pytest.mark.parametrize(
-    "error", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND]
+    "mig",
+    [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, (0, 1)],
+    ids=["the GPU knows none", "the driver knows none", "it waits for a reset"],
 )
-def test_a_gpu_or_a_driver_that_knows_no_mig_is_not_divided(error):
-    found = find_gpus(FakeNvml(Card(mig=error)))
-    assert isinstance(found, GpuStack)
-    assert [gpu.divided for gpu in found.gpus] == [False]
-
-
-def test_mig_that_waits_for_a_reset_does_not_count_yet():
-    found = find_gpus(FakeNvml(Card(mig=(0, 1))))
-    assert isinstance(found, GpuStack)
+def test_without_mig_in_use_a_gpu_is_not_divided(mig):
+    found = find_gpus(FakeNvml(Card(mig=mig)))
     assert [gpu.divided for gpu in found.gpus] == [False]
 
 
@@ -166,74 +140,71 @@ def test_mig_that_waits_for_a_reset_does_not_count_yet():
 )
 def test_a_gpu_that_fails_is_told_beside_those_that_work(card, cause, remedy):
     found = find_gpus(FakeNvml(Card(), card, Card("GPU-2")))
-    assert isinstance(found, GpuStack)
     assert [gpu.index for gpu in found.gpus] == [0, 2]
     assert found.broken == (BrokenGpu(1, cause, remedy),)
 
 
 @pytest.mark.parametrize(
-    ("error", "cause", "remedy"),
+    ("driver", "cause", "remedy"),
     [
         (
-            pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+            FakeNvml(init=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND),
             "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded",
             "install NVIDIA's driver (nvidia-smi must then work), or start with --cpu",
         ),
         (
-            pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED),
             "NVIDIA's driver library is installed, but its kernel driver is not loaded",
             "sudo modprobe nvidia (dmesg says why it fails), or start with --cpu",
         ),
         (
-            pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+            FakeNvml(init=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH),
             "NVIDIA's kernel driver and its libraries have different versions: they were updated, "
             "and the driver was not reloaded",
             "restart the host, or unload and load its nvidia modules, or start with --cpu",
         ),
         (
-            pynvml.NVML_ERROR_NO_PERMISSION,
+            FakeNvml(init=pynvml.NVML_ERROR_NO_PERMISSION),
             "no permission to use NVIDIA's driver: Insufficient Permissions",
             "ls -l /dev/nvidia* shows whom its devices are for, or start with --cpu",
         ),
         (
-            pynvml.NVML_ERROR_UNKNOWN,
+            FakeNvml(init=pynvml.NVML_ERROR_UNKNOWN),
             "NVIDIA's driver does not answer: Unknown Error",
             "restart the container if it has lost its devices; otherwise see dmesg, "
             "or start with --cpu",
         ),
         (
-            pynvml.NVML_ERROR_OPERATING_SYSTEM,
+            FakeNvml(init=pynvml.NVML_ERROR_OPERATING_SYSTEM),
             "NVIDIA's driver does not answer: The operating system has blocked the request.",
             "nvidia-smi and dmesg may say more, or start with --cpu",
         ),
+        (
+            FakeNvml(Card(), driver=pynvml.NVML_ERROR_UNKNOWN),
+            "NVIDIA's driver does not answer: Unknown Error",
+            "restart the container if it has lost its devices; otherwise see dmesg, "
+            "or start with --cpu",
+        ),
+        (
+            FakeNvml(driver="550.54.15"),
+            "NVIDIA driver 550.54.15 is loaded, but finds no GPU",
+            "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu",
+        ),
     ],
 )
-def test_a_driver_that_does_not_answer_is_told_with_its_reason(tmp_path, error, cause, remedy):
-    nvml = FakeNvml(init=error)
-    assert refusal(nvml, tmp_path) == (cause, remedy)
-    assert nvml.users == 0
-
-
-def test_a_driver_that_stops_answering_is_left_again(tmp_path):
-    nvml = FakeNvml(Card(), driver=pynvml.NVML_ERROR_UNKNOWN)
-    found = find_gpus(nvml, root=tmp_path)
-    assert isinstance(found, GpuError)
-    assert found.cause == "NVIDIA's driver does not answer: Unknown Error"
-    assert nvml.users == 0
-
-
-def test_a_driver_without_a_gpu_is_told():
-    assert refusal(FakeNvml(driver="550.54.15")) == (
-        "NVIDIA driver 550.54.15 is loaded, but finds no GPU",
-        "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu",
-    )
+def test_a_driver_that_cannot_be_used_is_told_with_its_reason_and_left(
+    tmp_path, driver, cause, remedy
+):
+    found = find_gpus(driver, root=tmp_path)
+    assert (found.cause, found.remedy) == (cause, remedy)
+    assert driver.users == 0
 
 
 def test_a_loaded_driver_without_its_device_file_is_told(tmp_path):
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").touch()
-    nvml = FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert refusal(nvml, tmp_path) == (
+    found = find_gpus(FakeNvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED), root=tmp_path)
+    assert (found.cause, found.remedy) == (
         "NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl",
         "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
         "(docker run --gpus all, apptainer run --nv), or start with --cpu",
@@ -245,7 +216,6 @@ def test_a_host_without_a_driver_is_told_by_the_real_module():
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         found = find_gpus()
-        assert isinstance(found, GpuError)
         assert found.cause == (
             "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
         )

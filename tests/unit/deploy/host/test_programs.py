@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -55,9 +54,7 @@ def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path):
         [sys.executable, "-c", script], cwd=CHECKOUT, stderr=subprocess.DEVNULL
     )
     child = tmp_path / "child"
-    while not (child.exists() and child.read_text().strip()):
-        assert process.poll() is None
-        time.sleep(0.02)
+    until(lambda: child.exists() and bool(child.read_text().strip()), "the program's child")
     process.send_signal(signal.SIGINT)
     process.wait(timeout=20)
 
@@ -90,6 +87,5 @@ def test_a_terminated_command_leaves_no_program_running(number, tmp_path):
             process.send_signal(number)
             assert process.wait(60) == 128 + number
             assert asking.recv(1 << 16) == b"", "pip has ended"
-    assert process.stderr is not None
     with process.stderr as said:
         assert "error: interrupted\n" in said.read()

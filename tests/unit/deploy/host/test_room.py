@@ -25,18 +25,9 @@ def _room(folder: str, gigabytes: float, purpose: str = "layers") -> Room:
     return Room(Path(folder), int(gigabytes * GB), purpose, f"set {folder.upper()}")
 
 
-@pytest.fixture
-def one_disk(monkeypatch):
+def test_what_goes_to_one_file_system_is_added_up(monkeypatch):
     monkeypatch.setattr(room, "file_system_of", lambda _: FileSystem(device=1, free=2 * GB))
-
-
-@pytest.mark.usefixtures("one_disk")
-def test_room_that_is_there_is_enough():
     check_room([_room("/a", 2)])
-
-
-@pytest.mark.usefixtures("one_disk")
-def test_what_goes_to_one_file_system_is_added_up():
     with pytest.raises(BuildError) as caught:
         check_room([_room("/a", 1, "wheels"), _room("/b", 1.5, "the archive")])
     assert caught.value.cause == (
