@@ -1,7 +1,5 @@
 """A job's command at a terminal, and what becomes of the server's log."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
@@ -64,7 +62,6 @@ def test_a_server_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch):
             ["sh", "-c", "trap '' TERM; echo; while :; do sleep 0.1; done"],
             stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-        assert deaf.stdout is not None
         deaf.stdout.readline()
         remains.add_server(deaf.pid)
     assert deaf.wait() == -signal.SIGKILL

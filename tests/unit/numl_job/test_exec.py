@@ -1,7 +1,5 @@
 """``exec`` of an image, as the one file that the image has; a stand-in plays image and Triton."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -47,6 +45,11 @@ class Image:
         )  # fmt: skip
         self.begun.append(process)
         return process
+
+    def hear(self, *words: str, ignored: int | None = None) -> tuple[subprocess.Popen[str], str]:
+        """Start it; return it with the first line that its command says."""
+        process = self.begin("--", *words, ignored=ignored)
+        return process, process.stdout.readline()
 
     def run(
         self, *words: str, ignored: int | None = None, **variables: str
@@ -185,9 +188,8 @@ def test_the_command_gets_a_copy_of_its_fhicl_that_names_the_server(image, tmp_p
 
 def test_signals_reach_the_command_and_its_status_comes_back(image):
     wait = "trap 'exit 9' TERM; echo begun; while :; do sleep 0.02; done"
-    process = image.begin("--", "sh", "-c", wait)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    process, said = image.hear("sh", "-c", wait)
+    assert said == "begun\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(SOON_S) == 9
     assert image.is_clean()
@@ -211,9 +213,8 @@ def test_a_signal_that_is_ignored_is_not_passed_on(image):
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(9)); print('begun', flush=True)\n"
         "while True: time.sleep(0.02)"
     )
-    process = image.begin("--", sys.executable, "-c", wait, ignored=signal.SIGHUP)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
+    process, said = image.hear(sys.executable, "-c", wait, ignored=signal.SIGHUP)
+    assert said == "begun\n"
     process.send_signal(signal.SIGHUP)
     process.send_signal(signal.SIGTERM)
     assert process.wait(SOON_S) == 9
@@ -235,7 +236,6 @@ def test_a_process_whose_name_is_no_text_does_not_end_the_job(image):
     with subprocess.Popen(
         [sys.executable, "-c", NAMELESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
-        assert other.stdout is not None
         other.stdout.readline()
         # It is seen, as the server is watched every half a second.
         assert image.run("--", "sh", "-c", "sleep 1.2; exit 7") == (7, "", "")
@@ -252,19 +252,15 @@ def test_a_signal_before_the_server_is_ready_ends_the_start(image):
 
 
 def test_a_job_that_is_killed_leaves_neither_server_nor_command_nor_files(image):
-    process = image.begin("--", "sh", "-c", "sleep 1000 & echo $!; wait")
-    assert process.stdout is not None
-    command = int(process.stdout.readline())
+    process, command = image.hear("sh", "-c", "sleep 1000 & echo $!; wait")
     process.kill()
     process.wait()
-    until(lambda: not psutil.pid_exists(command) and image.is_clean(), "all gone")
+    until(lambda: not psutil.pid_exists(int(command)) and image.is_clean(), "all gone")
 
 
 def test_a_setuid_server_is_stopped_in_order_if_the_job_is_killed(image):
     (image.folder / "setuid").touch()
-    process = image.begin("--", "sh", "-c", "echo begun; exec sleep 1000")
-    assert process.stdout is not None
-    process.stdout.readline()
+    process, _ = image.hear("sh", "-c", "echo begun; exec sleep 1000")
     process.kill()
     process.wait()
     until(image.is_clean, "all gone")
@@ -272,16 +268,13 @@ def test_a_setuid_server_is_stopped_in_order_if_the_job_is_killed(image):
 
 
 def test_a_server_that_dies_is_started_again_where_it_was(image):
-    process = image.begin("--", "sh", "-c", "echo begun; exec sleep 1000")
-    assert process.stdout is not None
-    process.stdout.readline()
+    process, _ = image.hear("sh", "-c", "echo begun; exec sleep 1000")
     [(server, port)] = image.starts()
     os.kill(server, signal.SIGKILL)
     until(lambda: len(image.starts()) == 2, "a second start")
     assert image.starts()[1][1] == port
     process.terminate()
     assert process.wait(SOON_S) == 128 + signal.SIGTERM
-    assert process.stderr is not None
     assert process.stderr.read() == "exec: the server died: starting it again\n"
     assert image.is_clean()
 

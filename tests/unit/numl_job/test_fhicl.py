@@ -1,7 +1,5 @@
 """Which producers of a FHiCL file ask a Triton, and the file that tells them where it is."""
 
-from __future__ import annotations
-
 import pytest
 
 from numl_job.fhicl import producers_of, with_server

@@ -1,7 +1,5 @@
 """What a job's command is told: its FHiCL file, and how it reaches the server."""
 
-from __future__ import annotations
-
 import argparse
 
 import pytest

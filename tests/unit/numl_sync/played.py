@@ -19,14 +19,7 @@ from numl_sync.trust import Trust
 from numl_formats.card import Head
 from numl_formats.cardfile import dump_card, read_card
 from numl_formats.config import render_config
-from numl_formats.published import (
-    File,
-    Model,
-    Published,
-    Release,
-    published_release,
-    rolled_back,
-)
+from numl_formats.published import File, Model, Published, Release, published_release, rolled_back
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
 
@@ -109,9 +102,13 @@ class PlayedBucket:
         self.put(published_release(self.history, new, created=TODAY, expires=self.expires))
         return new
 
+    def publish_each(self, *numbers: int) -> None:
+        """Publish releases, each with versions of its own number."""
+        for number in numbers:
+            self.publish(number, number)
+
     def roll_back(self, to: int | None = None) -> None:
         """Have a release serve that is there."""
-        assert self.history is not None
         self.put(rolled_back(self.history, to, created=TODAY, expires=self.expires))
 
     def put(self, published: Published) -> None:
@@ -128,16 +125,17 @@ class PlayedBucket:
         now = hashlib.md5(self.content).hexdigest()
         return None if etag == now else (now, self.content)
 
-    def signature(self, path: str) -> bytes | None:
+    def _ask_for(self, path: str) -> None:
         if self.away:
             raise BucketError("s3://bucket: no connection")
         self.asked_for.append(path)
+
+    def signature(self, path: str) -> bytes | None:
+        self._ask_for(path)
         return self.objects.get(path)
 
     def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
-        if self.away:
-            raise BucketError("s3://bucket: no connection")
-        self.asked_for.append(path)
+        self._ask_for(path)
         if path not in self.objects:
             raise ReleaseError(f"{path} is not in the bucket")
         content = self.objects[path]
@@ -217,6 +215,11 @@ class Stage:
             clock=lambda: self.now,
             today=lambda: self.today + timedelta(seconds=self.now),
         )
+
+    @property
+    def refusals(self) -> set[str]:
+        """For what reasons statements were refused."""
+        return {why for why, count in self.agent.status.refused_statements.items() if count}
 
     def run(self, seconds: float) -> None:
         """Let the agent work as its command does."""

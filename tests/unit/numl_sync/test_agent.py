@@ -8,14 +8,7 @@ from numl_sync.agent import LOAD_S, REPEAT_S
 from numl_sync.errors import UsageError
 from numl_sync.mirror import Mirror
 from numl_sync.templates import Templates
-from played import (
-    POLL_S,
-    TEMPLATE,
-    TODAY,
-    expected,
-    release,
-    write_templates,
-)
+from played import POLL_S, TEMPLATE, TODAY, expected, release, write_templates
 
 from numl_formats.published import Release, published_release
 

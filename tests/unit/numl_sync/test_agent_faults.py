@@ -215,8 +215,7 @@ def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path):
 
 @pytest.mark.parametrize("step", [2, 10, 30])
 def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage, step):
-    for number in (1, 2):
-        stage.bucket.publish(number, number)
+    stage.bucket.publish_each(1, 2)
     stage.wrong = {"a-2"}
     with killed_at(step), suppress(KilledError):
         stage.run(10)
@@ -227,8 +226,7 @@ def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage, step):
 
 
 def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(stage):
-    for number in (1, 2):
-        stage.bucket.publish(number, number)
+    stage.bucket.publish_each(1, 2)
     stage.run(10)
     del stage.bucket.objects["a/2/weights.safetensors"]
     shutil.rmtree(stage.folder / "repository" / "a")

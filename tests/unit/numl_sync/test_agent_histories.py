@@ -92,8 +92,6 @@ class Histories(RuleBasedStateMachine):
 
     def note(self) -> None:
         """Note what the owner has signed."""
-        assert self.bucket.content is not None
-        assert self.bucket.history is not None
         self.signed[self.bucket.content] = self.bucket.history
 
     @rule(kind=st.sampled_from(["good", "good", "wrong", "damaged", "missing"]))
@@ -115,7 +113,6 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def roll_back(self, data: st.DataObject) -> None:
         published = self.bucket.history
-        assert published is not None
         numbers = [each.number for each in published.releases]
         before = [None] if len(published.served) > 1 else []
         self.bucket.roll_back(data.draw(st.sampled_from([*before, *numbers])))
@@ -124,7 +121,6 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.bucket.history is not None)
     @rule()
     def prune(self) -> None:
-        assert self.bucket.history is not None
         kept = pruned(self.bucket.history, created=played.TODAY, expires=None)
         self.bucket.put(kept)
         self.note()
@@ -139,7 +135,6 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def sign_again(self) -> None:
         """What an owner does who finds the statement changed."""
-        assert self.bucket.history is not None
         self.bucket.put(renewed(self.bucket.history, created=played.TODAY, expires=None))
         self.note()
 
@@ -156,7 +151,6 @@ class Histories(RuleBasedStateMachine):
         number=st.integers(1, 9),
     )
     def forge(self, how: str, number: int) -> None:
-        assert self.bucket.history is not None
         own = statement(self.bucket.history)
         said = json.loads(own)
         signature: bytes | None = self.bucket.objects.get(signature_path(own))
@@ -222,7 +216,6 @@ class Histories(RuleBasedStateMachine):
         published = self.signed.get(content) if content is not None else None
         if self.bucket.away or published is None or published.sequence < self.sequence:
             return
-        assert content is not None
         if signature_path(content) not in self.bucket.objects:
             return
         self.sequence = published.sequence

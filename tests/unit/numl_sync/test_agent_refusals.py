@@ -68,8 +68,7 @@ def test_a_document_that_cannot_be_read_does_not_stop_what_is_on_its_way(serving
 
 @pytest.mark.parametrize("model", ["a", "b"])
 def test_a_fresh_server_gets_the_newest_older_release_that_is_right(stage, model):
-    for number in (1, 2, 3, 4):
-        stage.bucket.publish(number, number)
+    stage.bucket.publish_each(1, 2, 3, 4)
     stage.wrong = {f"{model}-4"}
     del stage.bucket.objects["a/3/weights.safetensors"]
     stage.run(10)
@@ -92,8 +91,7 @@ def test_a_fresh_server_gets_the_newest_older_release_that_is_right(stage, model
 
 
 def test_a_fresh_server_falls_back_to_what_served_before_and_then_to_what_is_whole(stage):
-    for number in (1, 2, 3, 4):
-        stage.bucket.publish(number, number)
+    stage.bucket.publish_each(1, 2, 3, 4)
     stage.bucket.roll_back(2)  # 1 served before it; 4 and 3 were rolled back from
     stage.wrong = {"a-2", "a-1"}
     stage.run(10)
@@ -105,8 +103,7 @@ def test_a_fresh_server_falls_back_to_what_served_before_and_then_to_what_is_who
 
 
 def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage):
-    for number in (1, 2):
-        stage.bucket.publish(number, number)
+    stage.bucket.publish_each(1, 2)
     stage.server.cannot_load = {("b", 2)}
     stage.run(LOAD_S + 10)
     assert stage.tree() == expected(1)
@@ -119,8 +116,7 @@ def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage):
 
 
 def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(stage):
-    for number in (1, 2):
-        stage.bucket.publish(number, number)
+    stage.bucket.publish_each(1, 2)
     stage.wrong = {"a-2"}
     stage.run(RETRY_S - 1)
     stage.start()

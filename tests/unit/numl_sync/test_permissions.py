@@ -59,7 +59,7 @@ def bucket(owner):
 
 
 def stage_of(bucket: ReadOnly, folder: Path, key: str = "") -> Stage:
-    return Stage(folder / "mirror", bucket=bucket, key=key)  # type: ignore[arg-type]
+    return Stage(folder / "mirror", bucket=bucket, key=key)
 
 
 def test_a_signature_that_is_not_there_refuses_the_statement(owner, bucket, tmp_path):
@@ -68,7 +68,6 @@ def test_a_signature_that_is_not_there_refuses_the_statement(owner, bucket, tmp_
     owner.publish(1, 1)
     stage.run(2 * POLL_S)
     owner.publish(2, 2)
-    assert owner.content is not None
     path = signature_path(owner.content)
     del owner.objects[path]
     stage.said.clear()
@@ -83,8 +82,7 @@ def test_a_signature_that_is_not_there_refuses_the_statement(owner, bucket, tmp_
 
 def test_a_fresh_server_gets_the_older_release_if_a_file_is_not_there(owner, bucket, tmp_path):
     stage = stage_of(bucket, tmp_path)
-    for number in (1, 2):
-        owner.publish(number, number)
+    owner.publish_each(1, 2)
     del owner.objects["a/2/model.json"]
     stage.run(10)
     assert stage.tree() == expected(1)
@@ -104,8 +102,7 @@ def test_keys_that_may_read_nothing_any_more_are_no_fault_of_a_release(
 ):
     owner.key = key or None
     stage = stage_of(bucket, tmp_path, key)
-    for number in (1, 2):
-        owner.publish(number, number)
+    owner.publish_each(1, 2)
     bucket.answers = 1
     stage.run(2 * POLL_S)
     denied = f"{URL} cannot be read with these credentials: AccessDenied; no release yet"
