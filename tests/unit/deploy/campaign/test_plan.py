@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from deploy.host.errors import KitError
+from scripts.campaign import sizing
 from scripts.campaign.comparison import WITHIN, Measured, differences
 from scripts.campaign.farm import Patience, Servers
 from scripts.campaign.measured import core_seconds
@@ -51,6 +52,14 @@ def test_servers_are_simulated_as_fast_as_they_were_in_each_part_of_a_row():
     assert servers.paces == pytest.approx((0.5, 1.5))
 
 
+@pytest.fixture
+def few(monkeypatch):
+    """Have fewer events simulated than for a plan that counts."""
+    monkeypatch.setattr(sizing, "_EVENTS", 12_000)
+    monkeypatch.setattr(sizing, "_FEWEST", 2_000)
+
+
+@pytest.mark.usefixtures("few")
 def test_a_plan_is_in_time_and_loses_nothing_up_to_its_most_jobs():
     wish = Wish(3600 * 130.0, 3600.0, own_s=1.0, patience=Patience(2.0, tries=2))
     one = Servers.kit(1, 1, 0.02)
@@ -69,6 +78,7 @@ def test_few_jobs_are_as_fast_as_they_are_and_not_as_chance_has_it():
         assert found.per_s == pytest.approx(jobs / 10.0135, rel=0.03)
 
 
+@pytest.mark.usefixtures("few")
 def test_a_plan_is_printed(capsys):
     words = "--events 1e5 --hours 1 --cores 1 --rate 50 --own 1 --timeout 2 --tries 2 --json"
     assert main(words.split()) == 0
@@ -96,6 +106,7 @@ def test_of_jobs_that_get_no_answers_no_times_are_told():
     ],
     ids=["nothing", "too many", "longer than the timeout", "some longer than the timeout"],
 )
+@pytest.mark.usefixtures("few")
 def test_what_cannot_be_planned_is_refused_in_a_line(words, capsys):
     assert main(words.split()) != 0
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "simulate" not in line][:-1]
