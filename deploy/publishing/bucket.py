@@ -6,7 +6,7 @@ a Triton that polls the bucket reads, then ``published.json``. docs/publishing.m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import md5, sha256
 from itertools import count
@@ -245,13 +245,9 @@ class BucketPlace(Place):
         done = 0
         with console.progress("kB uploaded") as advance:
             for key, (model, file) in brought.items():
-                so_far = done
-
-                def sent(count: int, so_far: int = so_far, key: str = key) -> None:
-                    advance((so_far + count) // 1000, total // 1000, key)
-
-                self._upload(key, model, file, sent)
+                self._upload(key, model, file)
                 done += file.bytes
+                advance(done // 1000, total // 1000, key)
         self._switch(state, change, new, stale)
         line = f"published {what}; {len(brought)} files ({size(total)}) uploaded"
         if unchanged:
@@ -328,11 +324,11 @@ class BucketPlace(Place):
                 return False
         return True
 
-    def _upload(self, key: str, model: LocalModel, file: File, sent: Callable[[int], None]) -> None:
+    def _upload(self, key: str, model: LocalModel, file: File) -> None:
         _, version, path = key.split("/", 2)
         content = model.content(int(version), path)
         try:
-            self._store.upload(key, content, file.sha256, sent)
+            self._store.upload(key, content, file.sha256)
         except TakenError:
             # Someone publishing the same, or ourselves: the first response was lost.
             if self._store.sha256(key) != file.sha256:

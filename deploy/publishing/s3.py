@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, Any
+from typing import Any
 
 from deploy.host.errors import PublishError
 from deploy.publishing.destination import Bucket
@@ -162,11 +161,8 @@ class Store:
         with self._errors("write", key):
             self._put(condition, **self._named(key), Body=content)
 
-    def upload(self, key: str, content: bytes, sha256: str, advance: Callable[[int], None]) -> None:
+    def upload(self, key: str, content: bytes, sha256: str) -> None:
         """Write an object that is not there yet, and read it back.
-
-        Args:
-            advance: Called with the bytes sent so far.
 
         Raises:
             TakenError: If the object is there.
@@ -178,7 +174,7 @@ class Store:
             self._put(
                 {"IfNoneMatch": "*"},
                 **self._named(key),
-                Body=_Counted(io.BytesIO(content), advance),
+                Body=content,
                 Metadata={_MARK: sha256},
                 # So that the service refuses content that changed in transit.
                 ChecksumSHA256=base64.b64encode(bytes.fromhex(sha256)).decode(),
@@ -196,8 +192,6 @@ class Store:
         except ClientError as error:
             if _code(error) != "NotImplemented":
                 raise
-            if isinstance(named["Body"], io.IOBase):
-                named["Body"].seek(0)  # it was sent, and read, once
             self.client.put_object(**named)
 
     def sha256(self, key: str) -> str | None:
@@ -312,28 +306,3 @@ class Store:
 def _code(error: Any) -> str:
     code = str(error.response.get("Error", {}).get("Code", ""))
     return code if re.fullmatch(r"\w{1,80}", code) else ""
-
-
-class _Counted(io.RawIOBase):
-    """A file that reports how far it was read; a retry starts over."""
-
-    def __init__(self, stream: IO[bytes], advance: Callable[[int], None]) -> None:
-        super().__init__()
-        self._stream, self._advance = stream, advance
-
-    def read(self, size: int = -1) -> bytes:
-        block = self._stream.read(size)
-        self._advance(self._stream.tell())
-        return block
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True

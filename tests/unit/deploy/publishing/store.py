@@ -61,9 +61,7 @@ class Service:
 
     def put_object(self, **named: Any) -> dict[str, Any]:
         self.step()
-        key, body = named["Key"], named["Body"]
-        # A stream is read before the service says that it knows no conditions.
-        content = body if isinstance(body, bytes) else body.read()
+        key, content = named["Key"], named["Body"]
         if_match, if_none = named.get("IfMatch"), named.get("IfNoneMatch")
         if (if_match or if_none) and not self.conditional:
             raise _error("NotImplemented", "PutObject")
