@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.environment.archive import write_layer
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import Environment
 from deploy.environment.given import GivenEnvironment, planned
+from deploy.environment.tars import write_prefix
 from deploy.host.console import Say
 from deploy.host.files import sha256_of
 from deploy.triton.stage import StagedModel
@@ -84,8 +84,9 @@ def write_layers(
         place, prefix = earlier
         there = {(path, content): place / path for path, content in _contents(prefix)} | there
         links = shared(list(_contents(environment.folder)), there)
-        write_layer(environment, folder / f"{name}.tar", str(ENVIRONMENTS / name), links)
         earlier = (ENVIRONMENTS / name, environment.folder)
+        with (folder / f"{name}.tar").open("wb") as out:
+            write_prefix(out, environment.folder, root=str(earlier[0]).lstrip("/"), links=links)
 
 
 def shared(

@@ -33,7 +33,7 @@ def verify_tag(tag: Reference, image: Reference, signer: Signer) -> Signed | Non
     Raises:
         SignatureError: It was signed for another tag, or the tag has named a newer image before.
     """
-    found, place = signed_of(image, signer), _place(tag)
+    found, place = signed_of(image, signer), str(tag)
     digest = image.digest.removeprefix("sha256:")
     with locked(memory_of(place, signer).with_suffix(".lock")):
         seen = seen_at(place, signer)
@@ -50,7 +50,7 @@ def verify_tag(tag: Reference, image: Reference, signer: Signer) -> Signed | Non
 
 def refuse_gone(tag: Reference, signer: Signer) -> None:
     """Raise a `SignatureError` if a tag that names nothing named something signed before."""
-    place = _place(tag)
+    place = str(tag)
     if seen_at(place, signer) is not None:
         cause = f"{place}, which named a signed image, is gone"
         raise SignatureError(cause, "ask its publisher: numlkit publish DEST --sign KEY")
@@ -64,7 +64,7 @@ def next_signed(tag: Reference, named: Reference | None, signer: Signer) -> Sign
     Args:
         named: What the tag names now, by digest.
     """
-    seen, before = seen_at(_place(tag), signer), None
+    seen, before = seen_at(str(tag), signer), None
     if named is not None:
         with suppress(SignatureError):
             before = _newest(signed_of(named, signer), tag, seen)
@@ -72,10 +72,6 @@ def next_signed(tag: Reference, named: Reference | None, signer: Signer) -> Sign
     line = next((each.line for each in (seen, before) if each is not None), secrets.token_hex(8))
     now = datetime.now(timezone.utc).replace(microsecond=0)
     return Signed(tag.tag, line, max(least, int(now.timestamp())), now)
-
-
-def _place(tag: Reference) -> str:
-    return f"{tag.name}:{tag.tag}"
 
 
 def _newest(found: Iterable[Signed], tag: Reference, seen: Seen | None) -> Signed | None:

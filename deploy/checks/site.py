@@ -189,8 +189,9 @@ def _callees(repository: Path, model: SiteModel) -> Iterator[str]:
     paths: list[tuple[str, ...]] = [(model.name,)]
     seen = set[str]()
     for path in paths:  # grows meanwhile
-        config = _config(repository, path[-1])
-        steps = {step.model_name for step in config.ensemble_scheduling.step} if config else set()
+        folder = _folder(repository, path[-1])
+        of = config_of(folder).ensemble_scheduling.step if folder is not None else ()
+        steps = {step.model_name for step in of}
         if model.name in steps:
             yield f"is a step of itself: {' -> '.join((*path, model.name))}"
             return
@@ -272,11 +273,6 @@ def _step(
 def _folder(repository: Path, model: str) -> Path | None:
     folders = (repository / model, MODEL_REPOSITORY / model)
     return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
-
-
-def _config(repository: Path, model: str) -> ModelConfig | None:
-    folder = _folder(repository, model)
-    return None if folder is None else config_of(folder)
 
 
 _Form = tuple[str, tuple[int, ...]]

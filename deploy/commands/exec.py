@@ -15,8 +15,8 @@ from deploy.checks.launch import check_given
 from deploy.commands.up import add_verify_option, chosen, fetch_triton, launch
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, overrides
-from deploy.deployment.state import DeploymentFolder, DeploymentState
-from deploy.engines.base import Engine, forget_everything
+from deploy.deployment.state import DeploymentFolder
+from deploy.engines.base import forget_everything
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.console import Console
@@ -77,7 +77,8 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
         finally:
             if options.log is not None:
                 _keep_log(state.log, options.log, console)
-            _stop(engine, folder, state)
+            engine.stop(folder, state)
+            forget_everything(folder)
 
 
 def _keep_log(source: Path, log: Path, console: Console) -> bool:
@@ -105,11 +106,6 @@ def _forget_failed(
     if str(folder.path) not in (remedy or "") and not folder.state_file.exists():
         forget_everything(folder)
     return remedy
-
-
-def _stop(engine: Engine, folder: DeploymentFolder, state: DeploymentState) -> None:
-    engine.stop(folder, state)
-    forget_everything(folder)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

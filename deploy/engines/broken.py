@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 from deploy.client.probe import Probe, smoke
 from deploy.host.errors import LaunchError
@@ -25,31 +24,23 @@ class BrokenModelsError(LaunchError):
         super().__init__("; ".join(error.cause for error in causes.values()), first.remedy)
 
 
-class Starting(Protocol):
-    """A server that is starting."""
-
-    def alive(self) -> bool:
-        """Return whether it runs."""
-
-    def output(self) -> str:
-        """Return what it has logged."""
-
-    def outgrown(self) -> str | None:
-        """Return in words by how much it exceeds its memory limit, or None."""
-
-
 def tell_apart(
-    server: Starting, probe: Probe, golden: Mapping[str, GoldenEvent | None], *, late: bool
-) -> None:
-    """Raise BrokenModelsError if some models are known not to come, and all others may.
+    said: str,
+    probe: Probe,
+    golden: Mapping[str, GoldenEvent | None],
+    *,
+    alive: bool,
+    late: bool,
+) -> dict[str, LaunchError]:
+    """Return why some models of a server are known not to come, where all others may.
 
     Args:
+        said: What it has logged.
         golden: The models that are waited for, with their reference outputs.
         late: Whether the time to become ready is over.
     """
-    said = server.output()
     causes: dict[str, LaunchError] = {}
-    if not server.alive():
+    if not alive:
         causes = {model: why for model in golden if (why := why_not_loaded(said, model))}
     elif probe.answers_itself():
         # It answers nobody until it has loaded what it can.
@@ -63,8 +54,7 @@ def tell_apart(
         for model in golden:
             if f"successfully loaded '{model}'" not in said:
                 causes[model] = LaunchError(f"model {model} is not ready in time", remedy)
-    if causes and server.outgrown() is None:
-        raise BrokenModelsError(causes)
+    return causes
 
 
 def why_not_loaded(said: str, model: str) -> LaunchError | None:

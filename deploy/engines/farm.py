@@ -12,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
@@ -207,13 +207,11 @@ def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> 
 
 def serves(url: str, models: Sequence[str], *, timeout: float) -> bool:
     """Return whether a server answers, and has all these models ready."""
-    transport = TritonTransport(Endpoint.parse(url), timeout=timeout)
     try:
-        return all(transport.model_ready(model) for model in models)
+        with closing(TritonTransport(Endpoint.parse(url), timeout=timeout)) as transport:
+            return all(transport.model_ready(model) for model in models)
     except KitError:
         return False
-    finally:
-        transport.close()
 
 
 def stop_farm(farm: Farm) -> None:

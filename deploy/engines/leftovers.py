@@ -162,25 +162,25 @@ def scratch_since(before: Surroundings, server: ProcessId | None) -> frozenset[P
 
 def sweep(*, prefix: str, scratch: Iterable[Path]) -> None:
     """Remove what a dead server left behind: stubs, shared memory, scratch folders."""
-    alive = stubs_at(prefix)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, timeout=_END_S)
+    _kill(stubs_at(prefix))
     for region in shared_memory_regions(prefix):
         region.unlink(missing_ok=True)
     for folder in filter(_is_scratch, scratch):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
-    orphans = set(orphaned_stubs()) & set(stubs)
-    processes = [found for stub in orphans if (found := stub.process()) is not None]
+def _kill(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Kill processes; return those that have not ended in time."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    _, left = psutil.wait_procs(processes, timeout=_END_S)
-    if left:
+    return list(psutil.wait_procs(processes, timeout=_END_S)[1])
+
+
+def end_stubs(stubs: tuple[ProcessId, ...]) -> str:
+    orphans = set(orphaned_stubs()) & set(stubs)
+    processes = [found for stub in orphans if (found := stub.process()) is not None]
+    if left := _kill(processes):
         raise KitError(f"process {left[0].pid} does not exit")
     return f"stopped {counted(len(processes), *_STUBS)} without a server"
 

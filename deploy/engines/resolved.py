@@ -251,12 +251,9 @@ class Resolved:
     @property
     def site_environments(self) -> list[Path]:
         """Where the environments of the site's models are, or will be, on this host."""
-        return [*self._given_paths, *(each.folder for each in self.made_environments.values())]
-
-    @property
-    def _given_paths(self) -> list[Path]:
         named = (model.environment for model in self.site if model.environment is not None)
-        return list(dict.fromkeys(named))
+        made = (environment.folder for environment in self.made_environments.values())
+        return [*dict.fromkeys(named), *made]
 
     def look_into_archives(self, say: Say) -> None:
         """Inspect the packed environments not inspected before, which can take a while."""

@@ -17,7 +17,7 @@ import psutil
 from deploy.client.probe import Probe, smoke
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import ProcessId
-from deploy.engines.broken import NOT_LOADED, tell_apart
+from deploy.engines.broken import NOT_LOADED, BrokenModelsError, tell_apart
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose, is_hopeless, last_words
 from deploy.triton.stub import STUB
@@ -254,7 +254,10 @@ class Server(ABC):
         while waiting and not stopped():
             # With a stub that was given up, it is started once more first.
             if keep_going and (patient or not _GIVEN_UP.search(self.output())):
-                tell_apart(self, probe, waiting, late=time.monotonic() > deadline)
+                late = time.monotonic() > deadline
+                found = tell_apart(self.output(), probe, waiting, alive=self.alive(), late=late)
+                if found and self.outgrown() is None:
+                    raise BrokenModelsError(found)
             if not self.alive():
                 if keep_going and not patient:
                     # It does not end for a model's fault then: what it says of one is not why.

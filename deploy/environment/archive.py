@@ -2,7 +2,7 @@
 
 import tarfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from zlib_ng import gzip_ng_threaded
@@ -67,12 +67,6 @@ def pack_layers(environment: Environment, folder: Path, say: Say) -> None:
         with (folder / f"{name}.tar").open("wb") as stream:
             root = IMAGE_PREFIX.lstrip("/")
             write_prefix(stream, environment.folder, root=root, wanted=wanted)
-
-
-def write_layer(environment: Environment, out: Path, place: str, links: Mapping[str, str]) -> None:
-    """Write an environment as one layer of an image, at ``place``; ``links`` as `write_prefix`."""
-    with out.open("wb") as stream:
-        write_prefix(stream, environment.folder, root=place.lstrip("/"), links=links)
 
 
 def try_out(archive: Path, folder: Path, models: Sequence[Path]) -> None:

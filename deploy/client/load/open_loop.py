@@ -7,11 +7,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
-from deploy.client.load.connection import AGAIN, LATE, Request, is_same
+from deploy.client.load.connection import AGAIN, LATE, Connections, Request, is_same
 from deploy.client.load.traffic import Patience, Tenant, arrivals
 
 
@@ -52,15 +51,8 @@ class Round:
     behind_s: float
 
 
-class Server(Protocol):
-    """What events are sent to."""
-
-    async def infer(self, content: bytes, deadline_s: float) -> tuple[bytes | None, str, str]:
-        """Return the answer, or None, the status of gRPC, and what was said."""
-
-
 async def offer(
-    server: Server,
+    server: Connections,
     traffic: Sequence[tuple[Tenant, Sequence[Request]]],
     patience: Patience,
     *,
@@ -98,7 +90,7 @@ async def offer(
 
 
 async def deliver(
-    server: Server,
+    server: Connections,
     request: Request,
     patience: Patience,
     counts: Counts,
@@ -139,7 +131,7 @@ async def deliver(
 
 
 async def capacity(
-    server: Server, requests: Sequence[Request], *, clients: int, seconds: float
+    server: Connections, requests: Sequence[Request], *, clients: int, seconds: float
 ) -> float:
     """Return the events per second that clients get who send the next when they have an answer."""
     answered = 0

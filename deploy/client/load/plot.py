@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ def write_plot(documents: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes = figure.add_subplot()
     axes.axhline(1.0, color="0.7", linewidth=1, label="capacity")
     for label, found in documents.items():
-        points = [_first(each["tenants"]) for each in found["rounds"]]
+        # The first tenant's rate is the one that changes.
+        points = [each["tenants"][0] for each in found["rounds"]]
         offered = [point["offered"] / capacity for point in points]
         axes.plot(offered, [point["goodput"] / capacity for point in points], "o-", label=label)
     axes.set_xscale("log")
@@ -31,8 +32,3 @@ def write_plot(documents: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axes.legend(loc="lower left", frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
-
-
-def _first(tenants: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the figures of the tenant whose rate changes."""
-    return tenants[0]
