@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from deploy.client.asked import add_server_options, asked_endpoints
+from deploy.commands.infer import show_failures
 from deploy.events.client import Client
 from deploy.events.evaluation import EVERY, Evaluation, document, evaluate
 from deploy.events.matrices import write_matrices
 from deploy.events.training import read_training
 from deploy.host.cli import Parser, check_picture, make_parser, run
 from deploy.host.console import Console, counted
-from deploy.host.errors import KitError
-
-_SHOWN_FAILURES = 20
 
 
 def parser() -> Parser:
@@ -64,7 +62,8 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
         write_matrices(found.scores.heads, title, plot)
     if found.scores.events:
         _show(found, report, console)
-    _show_failures(found, report, console)
+    told = "failed and are not in these figures"
+    show_failures(found.failures, console, answered=bool(report["events"]), told=told)
     console.answer(report)
     return 0 if report["ok"] else 1
 
@@ -104,25 +103,6 @@ def _show(found: Evaluation, report: Mapping[str, Any], console: Console) -> Non
             for name, served in report["metrics"].items()
         ]
         console.table("beside the training", ("figure", "served", "training"), pairs)
-
-
-def _show_failures(found: Evaluation, report: Mapping[str, Any], console: Console) -> None:
-    lines = []
-    for failure in found.failures[:_SHOWN_FAILURES]:
-        named = "" if failure.event_id is None else "event {},{},{}: ".format(*failure.event_id)
-        lines.append(f"{named}{failure.reason}")
-    if len(found.failures) > _SHOWN_FAILURES:
-        lines.append(f"and {len(found.failures) - _SHOWN_FAILURES} more (--json lists all)")
-    if not lines:
-        return
-    if not report["events"]:
-        for line in lines:
-            if console.mode != "json":  # there the answer names them
-                console.error(KitError(line))
-        return
-    console.line(f"{len(found.failures)} failed and are not in these figures:")
-    for line in lines:
-        console.line(f"  {line}")
 
 
 def _percent(share: float | None) -> str:

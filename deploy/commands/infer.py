@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from deploy.events.bulk import Progress, label_files
 from deploy.events.client import Client
 from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
+from deploy.events.inference import Failure
 from deploy.events.run import Tally, send
 from deploy.events.shares import Campaign, preview, run_campaign
 from deploy.host.batch.settings import load_settings
@@ -237,9 +238,7 @@ def _same(one: Path, other: Path) -> bool:
 def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
     """Print counts, speed, files and failed events; only failures if nothing was answered."""
     if not report["events"] and tally.failures:
-        if console.mode != "json":  # there the answer names them
-            for line in _failed(tally):
-                console.error(KitError(line))
+        show_failures(tally.failures, console, answered=False)
         return
     weights = f" ({report['weights']})" if report["weights"] else ""
     console.line(
@@ -263,18 +262,26 @@ def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
         console.line(f"  display  {shown} ({len(tally.displays)} PNG)")
     if report["events"] and not (report["out"] or tally.displays or tally.ended):
         console.line("  nothing is written without --out FILE.h5 or --display FOLDER")
-    if tally.failures:
-        console.line(f"{len(tally.failures)} failed:")
-        for line in _failed(tally):
-            console.line(f"  {line}")
+    show_failures(tally.failures, console, answered=True)
 
 
-def _failed(tally: Tally) -> Iterator[str]:
-    for failure in tally.failures[:_SHOWN_FAILURES]:
+def show_failures(
+    failures: Sequence[Failure], console: Console, *, answered: bool, told: str = "failed"
+) -> None:
+    """Print the first failed events: as errors, if nothing was answered."""
+    lines = []
+    for failure in failures[:_SHOWN_FAILURES]:
         named = "" if failure.event_id is None else "event {},{},{}: ".format(*failure.event_id)
-        yield f"{named}{failure.reason}"
-    if len(tally.failures) > _SHOWN_FAILURES:
-        yield f"and {len(tally.failures) - _SHOWN_FAILURES} more (--json lists all)"
+        lines.append(f"{named}{failure.reason}")
+    if len(failures) > _SHOWN_FAILURES:
+        lines.append(f"and {len(failures) - _SHOWN_FAILURES} more (--json lists all)")
+    if failures and answered:
+        console.line(f"{len(failures)} {told}:")
+    for line in lines:
+        if answered:
+            console.line(f"  {line}")
+        elif console.mode != "json":  # there the answer names them
+            console.error(KitError(line))
 
 
 main = partial(run, _infer, parser)
