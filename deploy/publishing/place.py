@@ -149,12 +149,10 @@ def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, .
 
 
 def as_time(created: datetime) -> str:
-    """Return a release's time as listed."""
     return created.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def nothing_published(where: object) -> PublishError:
-    """Return the error for a destination with nothing to roll back to."""
     return PublishError(f"nothing is published in {where}", f"numlkit publish {where}")
 
 
