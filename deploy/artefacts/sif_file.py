@@ -9,17 +9,16 @@ ids, and without the line that makes it a program; no option changes that (1.4.5
 are set afterwards. Their offsets are those of https://github.com/apptainer/sif, package ``sif``.
 """
 
-import io
 import os
 import struct
 import tarfile
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
 from deploy.host.errors import BuildError
-from deploy.host.files import sha256_of
+from deploy.host.files import as_stream, sha256_of
 from deploy.host.programs import run
 
 Compressor = Literal["zstd", "gzip"]
@@ -85,9 +84,8 @@ def fit(exported: Iterator[bytes]) -> Iterator[bytes]:
     Long names are written in GNU's way: of absolute links in pax headers mksquashfs drops the
     leading slash (seen in 4.5.1). Devices and ``/.dockerenv``, Docker's mark, are left out.
     """
-    stream = cast(IO[bytes], io.BufferedReader(_Chunks(exported), _CHUNK))
     try:
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=_CHUNK) as tar:
+        with tarfile.open(fileobj=as_stream(exported), mode="r|", bufsize=_CHUNK) as tar:
             for member in tar:
                 if member.name == ".dockerenv" or member.name.startswith("dev/"):
                     continue
@@ -98,24 +96,6 @@ def fit(exported: Iterator[bytes]) -> Iterator[bytes]:
                     yield bytes(-member.size % tarfile.BLOCKSIZE)
     except tarfile.TarError as error:
         raise BuildError(f"the Docker engine's export of the image ended early: {error}") from None
-
-
-class _Chunks(io.RawIOBase):
-    """A file that is read from an iterator."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any, /) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._chunks, b""))
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
 
 
 class Records(NamedTuple):

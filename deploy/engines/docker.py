@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import stat
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -19,7 +18,7 @@ import requests
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from deploy.artefacts.cosign import verify_image
-from deploy.artefacts.docker_client import connect, first_line, storage_folder
+from deploy.artefacts.docker_client import connect, first_line, storage_folder, unstarted
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.labels import TRITON_LABEL
 from deploy.artefacts.manifest import read_manifest
@@ -53,6 +52,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
 from deploy.host.failures import INSTALL_TOOLKIT
+from deploy.host.files import as_stream
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.paths import DIST
 from deploy.host.room import Room, size
@@ -212,17 +212,10 @@ class DockerEngine(ContainerEngine):
 
     def copy_out(self, paths: Sequence[Path], target: Path) -> None:
         target.mkdir(parents=True)
-        with engine_errors(), closing(connect()) as client:
-            container = client.containers.create(self.image.digest)
-            try:
-                for path in paths:
-                    chunks, _ = container.get_archive(str(path))
-                    with tempfile.TemporaryFile() as tar:
-                        tar.writelines(chunks)
-                        tar.seek(0)
-                        unpack(tar, target)
-            finally:
-                container.remove(force=True)
+        with closing(connect()) as client, unstarted(client, self.image.digest) as container:
+            for path in paths:
+                chunks, _ = client.api.get_archive(container, str(path))
+                unpack(as_stream(chunks), target)
 
     @property
     def user(self) -> str | None:

@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, cast
 
 from deploy.host.errors import KitError
 
@@ -194,3 +195,8 @@ def sha256_of(path: Path) -> str:
 
 def size_of(folder: Path) -> int:
     return sum(f.lstat().st_size for f in folder.rglob("*") if f.is_file() and not f.is_symlink())
+
+
+def as_stream(chunks: Iterator[bytes]) -> IO[bytes]:
+    """Return chunks as what ``tarfile`` reads in its mode ``r|``."""
+    return cast(IO[bytes], SimpleNamespace(read=lambda _size: next(chunks, b"")))
