@@ -23,7 +23,7 @@ from getpass import getpass
 from pathlib import Path
 from typing import Any
 
-from deploy.artefacts.keys import Signer, same_key
+from deploy.artefacts.keys import Signer, fingerprint
 from deploy.artefacts.reference import Reference
 from deploy.host.errors import SignatureError
 from deploy.host.failures import complaint
@@ -81,7 +81,6 @@ class Signed:
         line: Identifies that tag in its repository, among all that the same key signs.
         sequence: Grows with every image that is signed for a tag: a tag that names one with a
             smaller number than before has been set back by somebody without the key.
-        created: When it was signed.
     """
 
     tag: str
@@ -155,7 +154,7 @@ def signer_of(key: Path, named: Signer | None) -> Iterator[Signer]:
         said = _sign(["public-key", "--key", str(key)], "read the public key of", key)
         path.write_text(said, encoding="utf-8")
         signer = Signer(path, "pem")
-        if named is not None and not same_key(named, signer):
+        if named is not None and fingerprint(named) != fingerprint(signer):
             cause = f"{named.path} is not the public key of {key}"
             raise SignatureError(cause, "--verify with the matching public key")
         yield signer

@@ -31,7 +31,6 @@ class Signer:
     kind: Literal["pem", "pgp"]
 
     def __str__(self) -> str:
-        """Return it as messages name it."""
         return f"the owner of {self.path}"
 
 
@@ -60,14 +59,6 @@ def read_signer(path: Path) -> Signer:
         remedy = "name the public key, such as cosign.pub"
         raise SignatureError(f"{path} {what}", remedy) from None
     return Signer(path, "pem")
-
-
-def same_key(one: Signer, other: Signer) -> bool:
-    """Return whether two PEM files hold the same public key, whatever their encoding."""
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    first, second = (load_pem_public_key(each.path.read_bytes()) for each in (one, other))
-    return first == second
 
 
 def fingerprint(signer: Signer) -> str:

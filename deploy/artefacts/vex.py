@@ -16,7 +16,6 @@ def vex(sbom: str, triton: str, found: Sequence[Advisory], *, epoch: int) -> str
     Args:
         sbom: The text of the SBOM.
         triton: The ``bom-ref`` of Triton in it.
-        found: Its vulnerabilities.
         epoch: The document's time (Unix, s).
     """
     listed = json.loads(sbom)

@@ -9,6 +9,7 @@ from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopba
 from deploy.engines.base import ROOM
 from deploy.engines.choose import engine_named
 from deploy.engines.resolved import Resolved
+from deploy.host.console import as_time
 from deploy.host.errors import BuildError, KitError
 from deploy.host.finding import Finding, Level, ok, wrong
 from deploy.host.gpu import GpuStack
@@ -104,11 +105,11 @@ def tls_findings(deployment: Deployment) -> Iterator[Finding]:
     """Return findings about a deployment's certificate and key; none without TLS."""
     if deployment.tls is None:
         return
-    from deploy.client.tls import check_server_files, day  # takes long, and few need it
+    from deploy.client.tls import check_server_files  # takes long, and few need it
 
     certificate = check_server_files(deployment.tls)
     end = certificate.not_after
-    detail = f"{deployment.tls.cert} is valid until {day(end)}"
+    detail = f"{deployment.tls.cert} is valid until {as_time(end)}"
     if end - datetime.now(timezone.utc) < _SOON:
         yield Finding("warning", _TLS, detail, "renew it, then restart the deployment")
     else:

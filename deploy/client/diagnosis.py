@@ -17,8 +17,9 @@ from ipaddress import ip_address, ip_network
 from cryptography import x509
 
 from deploy.client.endpoint import ClientTls, Endpoint, ProtocolName, trusted_file
-from deploy.client.tls import Certificate, day
+from deploy.client.tls import Certificate
 from deploy.deployment.state import host_port
+from deploy.host.console import as_time
 from deploy.host.errors import ClientError
 
 # What a client says first: RFC 9113, section 3.4, with an empty SETTINGS frame.
@@ -148,10 +149,12 @@ def _untrusted(
     if error.verify_code == _EXPIRED:
         cause = "has expired"
         if seen and seen.not_after < now:
-            cause = f"expired on {day(seen.not_after)}"
+            cause = f"expired on {as_time(seen.not_after)}"
         remedy = "have the server's administrator renew it, or set this host's clock"
     elif error.verify_code == _EARLY:
-        when = f"from {day(seen.not_before)}" if seen and seen.not_before > now else "in the future"
+        when = "in the future"
+        if seen and seen.not_before > now:
+            when = f"from {as_time(seen.not_before)}"
         cause, remedy = f"is valid only {when}", "check this host's clock (date)"
     elif error.verify_code in (_OTHER_HOST, _OTHER_ADDRESS):
         names = seen.names if seen else ()

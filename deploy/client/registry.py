@@ -9,14 +9,13 @@ import json
 import os
 import re
 import secrets
-import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.host.errors import ClientError
-from deploy.host.files import write_atomically
+from deploy.host.files import read_most, write_atomically
 
 _FRESH_S = 180.0
 """What has not said for so long that it is there has died; clocks of hosts may differ by a bit."""
@@ -94,14 +93,9 @@ class Registry:
 
 def _content(path: Path) -> bytes:
     """Return what a file holds, or nothing if its server has died or it cannot be an entry."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a FIFO would block
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or time.time() - status.st_mtime > _FRESH_S:
-            return b""
-        content = os.read(descriptor, _MOST_BYTES + 1)
-    finally:
-        os.close(descriptor)
+    if time.time() - path.stat().st_mtime > _FRESH_S:
+        return b""
+    content = read_most(path, _MOST_BYTES + 1)
     return b"" if len(content) > _MOST_BYTES else content
 
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from deploy.deployment.deployment import Tls
+from deploy.host.console import as_time
 from deploy.host.errors import DeploymentError
 from deploy.host.files import read_most
 
@@ -72,18 +73,14 @@ class Certificate:
         return self.names[0].replace("*", "any", 1) if self.names else self.subject
 
 
-def day(time: datetime) -> str:
-    return f"{time:%Y-%m-%d %H:%M} UTC"
-
-
 def check_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     """Check that a certificate and its private key are usable now; return the certificate."""
     certificate = read_pair(cert, key, role=role)
     now, end, begin = datetime.now(timezone.utc), certificate.not_after, certificate.not_before
     if end < now:
-        raise DeploymentError(f"certificate {cert}: expired on {day(end)}", "renew it")
+        raise DeploymentError(f"certificate {cert}: expired on {as_time(end)}", "renew it")
     if begin > now:
-        cause = f"certificate {cert}: valid only from {day(begin)}"
+        cause = f"certificate {cert}: valid only from {as_time(begin)}"
         raise DeploymentError(cause, "check this host's clock (date)")
     return certificate
 

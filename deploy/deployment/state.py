@@ -93,7 +93,6 @@ class DeploymentState(BaseModel, frozen=True):
         node: The host it runs on; the folder may be shared between hosts.
         host: The address that clients on this host use for gRPC.
         http_host: The address that they use for HTTP and metrics.
-        models: Those that are served.
         broken: Those that could not be, where the deployment keeps going without them.
         artefact: Digest of execution environment and model files.
         log_start: Bytes in the log that earlier servers have written.

@@ -41,7 +41,6 @@ class Farm(BaseModel, frozen=True):
         job: The name of all its jobs.
         words: What ``numlkit exec`` is told of each server, run in ``place``.
         numlkit: The command, on the nodes.
-        models: Those that each server has.
     """
 
     name: str

@@ -340,7 +340,6 @@ def start_until_ready(start: Callable[[], S], wait: Callable[[S, bool], None]) -
     """Start a server and wait until it is ready; start it once more where that may help.
 
     Args:
-        start: Starts it.
         wait: Waits for it; its second argument is ``patient`` of ``Server.wait_ready``.
     """
     server = start()

@@ -49,10 +49,7 @@ def evaluate(
     Args:
         path: A graph file, or one of pynuml's tables.
         split: Of a graph file; None: the test split, or all events of a file without splits.
-        model: The model to ask.
-        connect: Makes a connection.
         training: Figures that are to stand beside these, from `read_training`.
-        concurrency: Requests in flight.
         progress: Called with the numbers of events that are done, and of all.
 
     Raises:

@@ -50,7 +50,6 @@ class _Plane:
     """The hits of one plane of a graph, with pynuml's truth where it has some.
 
     Attributes:
-        number: Of the plane.
         id: ``hit_id``, int64 ``[hits]``.
         wire: Wire number, float64 ``[hits]``.
         time: Time in ticks, float64 ``[hits]``.

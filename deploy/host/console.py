@@ -9,6 +9,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -129,6 +130,10 @@ class Console:
         if remedy:
             _tell(f"  try: {remedy}")
         self.answer({"ok": False, "error": error.cause, "remedy": remedy})
+
+
+def as_time(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

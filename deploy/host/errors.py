@@ -21,11 +21,7 @@ class RepositoryError(KitError):
 
 
 class ModelError(KitError):
-    """One model cannot be served; others may be.
-
-    Attributes:
-        model: Its name, which the cause has, too.
-    """
+    """One model cannot be served; others may be."""
 
     def __init__(self, model: str, cause: str, remedy: str | None = None) -> None:
         self.model = model

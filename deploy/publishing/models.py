@@ -33,8 +33,6 @@ class LocalModel:
 
     Attributes:
         config: For a Triton that polls the bucket by itself.
-        folder: Where its files lie.
-        files: Its data, by name.
         code: What else that Triton runs, except its configuration; None: neither is published.
     """
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from deploy.artefacts.keys import Signer
 from deploy.deployment.deployment import RELEASE_PATTERN
 from deploy.engines.resolved import Resolved
-from deploy.host.console import Console
+from deploy.host.console import Console, as_time
 from deploy.host.errors import PublishError
 from deploy.host.paths import DIST
 from numl_formats.published import Published
@@ -31,7 +31,6 @@ class Order:
         verify: Who must have signed it; None: anyone, or no one.
         valid_for: How long the signed statement of a bucket or folder is accepted; None: for good.
         with_code: Whether a bucket also gets what a Triton that polls it by itself runs.
-        dry_run: Whether only to report what would be done.
     """
 
     resolved: Resolved
@@ -146,10 +145,6 @@ def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, .
         )
         for each in published.releases
     )
-
-
-def as_time(created: datetime) -> str:
-    return created.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def nothing_published(where: object) -> PublishError:

@@ -25,11 +25,11 @@ from deploy.artefacts.reference import Reference
 from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
-from deploy.host.console import Console, Say
+from deploy.host.console import Console, Say, as_time
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.audit import audit, size_of
 from deploy.publishing.destination import InRegistry
-from deploy.publishing.place import Entry, Listing, Look, Order, Outcome, Place, Signing, as_time
+from deploy.publishing.place import Entry, Listing, Look, Order, Outcome, Place, Signing
 
 
 class RegistryPlace(Place):
@@ -79,7 +79,6 @@ class RegistryPlace(Place):
         Args:
             folder: Where its statements are.
             default_tag: The tag, unless the destination names another.
-            push: Pushes it under a tag.
         """
         tag = self.at.tag or default_tag
         if not artefact.sha256:

@@ -12,8 +12,9 @@ from deploy.artefacts.cosign import sign_bytes, signer_of
 from deploy.artefacts.keys import Signer
 from deploy.artefacts.seen import begin, has_begun, remember, seen_at
 from deploy.artefacts.trust import trusted
+from deploy.host.console import as_time
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
-from deploy.publishing.place import Signing, as_time
+from deploy.publishing.place import Signing
 from numl_formats.errors import FormatError, StatementError
 from numl_formats.published import (
     Published,
@@ -107,9 +108,7 @@ class Change:
 
     Attributes:
         before: What it is based on; None: a new line of releases.
-        now: Its time.
         expires: Until when it is accepted; None: until something newer is there.
-        signing: How it is signed.
     """
 
     place: str
@@ -163,12 +162,7 @@ class Change:
     def write(
         self, new: Published, put: Callable[[str, bytes], None], replace: Callable[[bytes], None]
     ) -> None:
-        """Write a statement: its signature first, so that a reader never finds it without.
-
-        Args:
-            put: Writes a file.
-            replace: Replaces ``published.json``.
-        """
+        """Write a statement: its signature first, so that a reader never finds it without."""
         content = statement(new)
         if self.signing.key is not None:
             if self.before is None and self._signer is not None:

@@ -24,7 +24,6 @@ class PlaceWatch:
 
     Attributes:
         place: As typed; the metrics' label.
-        look: Returns what is there.
         found: What is wrong there; None: not known yet.
         checked: Unix time of the last look that told; until then, of the start.
     """

@@ -17,7 +17,6 @@ class Advisory:
     """A vulnerability.
 
     Attributes:
-        cve: Its number.
         fixed: The first release without it (``25.07``).
         server: The version of the server in that release.
     """

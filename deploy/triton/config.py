@@ -61,7 +61,6 @@ class LaunchSettings:
             A model made for CPUs stays there.
         batch: How requests are batched; None: as the tracked configuration says, and on GPUs
             otherwise as ``GPU_BATCH``.
-        limits: What each model accepts.
     """
 
     environment: Path

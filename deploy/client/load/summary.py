@@ -27,7 +27,6 @@ class Figures:
         p50_ms, p99_ms: Time from arrival to answer, of those; None: there were none, or fewer than
             `FEWEST`.
         refused, late, wrong: Events.
-        sent: Requests, with those sent again.
         statuses: The status of gRPC of the refused ones.
         reason: What was said most often; empty: nothing.
     """
