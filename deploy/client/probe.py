@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,25 +32,20 @@ class Probe:
     grpc: str | None = None
 
     def server_ready(self) -> bool:
-        try:
-            with self.connected() as transport:
-                return self.is_expected(transport) and transport.server_ready()
-        except KitError:
-            return False
+        return self._holds(lambda asked: self.is_expected(asked) and asked.server_ready())
 
     def answers_itself(self) -> bool:
         """Return whether it is this server that answers, whatever the state of its models."""
-        try:
-            with self.connected() as transport:
-                return self.is_expected(transport) and transport.server_live()
-        except KitError:
-            return False
+        return self._holds(lambda asked: self.is_expected(asked) and asked.server_live())
 
     def answers(self) -> bool:
         """Return whether anything at all is answered in time."""
+        return self._holds(TritonTransport.server_live)
+
+    def _holds(self, question: Callable[[TritonTransport], bool]) -> bool:
         try:
             with self.connected() as transport:
-                return transport.server_live()
+                return question(transport)
         except KitError:
             return False
 

@@ -98,7 +98,10 @@ def run_campaign(
             # Backwards the second time: those after a file that kills its job have their turn, too.
             run.submit(todo[::-1] if attempt % 2 else todo, again=attempt > 0)
         _count(campaign, state, before)
-        state.left = run.reasons_of(_not_done(campaign))
+        state.left = [
+            Failure(None, str(path), run.reasons.get(path, "not done"))
+            for path in _not_done(campaign)
+        ]
         remove_abandoned(campaign.folder)
         if not state.left:
             remove_folder(batch)
@@ -117,7 +120,7 @@ class _Run:
     ) -> None:
         self._campaign, self._state, self._say, self._progress = campaign, state, say, progress
         self._batch = campaign.folder / _BATCH
-        self._reasons: dict[Path, str] = {}
+        self.reasons: dict[Path, str] = {}
         self._stuck: dict[int, str] = {}
 
     def rejoin(self) -> None:
@@ -148,9 +151,6 @@ class _Run:
         self._say(f"{'again: ' if again else ''}{what}, job {job.name}")
         self._wait(system, job.name, lambda: system.submit(job))
         self._explain(system, job, shares)
-
-    def reasons_of(self, files: Sequence[Path]) -> list[Failure]:
-        return [Failure(None, str(path), self._reasons.get(path, "not done")) for path in files]
 
     def _wait(
         self, system: BatchSystem, name: str, begin: Callable[[], None] = lambda: None
@@ -184,7 +184,7 @@ class _Run:
             words = marked[-1:] or [ended.get(number, ""), *said[-1:]]
             why = f"{': '.join(filter(None, words)) or 'no reason known'} ({job.log(number)})"
             for path in share:
-                self._reasons[path] = named.get(path, why)
+                self.reasons[path] = named.get(path, why)
             if not named:
                 self._say(f"task {number} of {job.name}: {why}")
 
@@ -200,12 +200,9 @@ def _new_name() -> str:
     return f"numl-{secrets.token_hex(4)}"
 
 
-def _is_there(path: Path, campaign: Campaign) -> bool:
-    return is_done(path, campaign.folder, campaign.model)
-
-
 def _not_done(campaign: Campaign) -> list[Path]:
-    return [path for path in campaign.files if not _is_there(path, campaign)]
+    folder, model = campaign.folder, campaign.model
+    return [path for path in campaign.files if not is_done(path, folder, model)]
 
 
 def _in_words(tasks: Mapping[int, Task]) -> str:
@@ -216,7 +213,7 @@ def _in_words(tasks: Mapping[int, Task]) -> str:
 def _count(campaign: Campaign, state: Progress, before: set[Path]) -> None:
     """Count what is done, and what of it is new; ClientError if it is not of one model."""
     records: dict[Path, Record] = {}
-    for path in (path for path in campaign.files if _is_there(path, campaign)):
+    for path in set(campaign.files).difference(_not_done(campaign)):
         record = read_record(campaign.folder / record_name(path))
         assert record is not None
         records[path] = record
