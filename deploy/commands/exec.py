@@ -82,7 +82,6 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
 
 
 def _keep_log(source: Path, log: Path, console: Console) -> bool:
-    """Copy the server's log; return whether that was possible."""
     try:
         shutil.copyfile(source, log)
     except OSError as error:  # the exit status says more

@@ -28,6 +28,7 @@ _LEFT_OUT = ("*.dist-info/RECORD", "bin/*", "botocore/data/*/examples-1.json")
 
 
 def sync_lock(python: str) -> Path:
+    """Return the agent's lock for a Python (``X.Y``)."""
     return file_of(ENVIRONMENT_SOURCE / "locks", "sync", python)
 
 

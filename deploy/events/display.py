@@ -94,13 +94,11 @@ def write_display(labels: Labels, path: Path, model: ServedModel) -> None:
 
 def draw(labels: Labels, model: ServedModel) -> Figure:
     # Not pyplot: no global state, no screen, and figures are freed when dropped.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     # A single plane would be too narrow for the headings.
     width = _PLANE_WIDTH * max(2, len(labels.planes))
     figure = Figure(figsize=(width, _HEIGHT), facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(labels.planes), sharey=True, squeeze=False)[0]
     left, right = _LEFT / width, 1 - _RIGHT / width
     figure.subplots_adjust(left=left, right=right, top=0.805, bottom=0.205, wspace=0.07)

@@ -30,13 +30,11 @@ def write_matrices(heads: Mapping[str, Head], title: str, path: Path) -> None:
 
 def _draw(heads: Mapping[str, Head], title: str) -> Figure:
     # Not pyplot: no global state, no screen.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     sizes = [max(3, len(head.classes)) for head in heads.values()]
     size = (sum(_CELL * n + _MARGIN for n in sizes), 2 * (_CELL * max(sizes) + _MARGIN))
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=11, color=_INK)
     grid = figure.subplots(2, len(heads), squeeze=False, width_ratios=sizes)
     for (name, head), (recall, precision) in zip(heads.items(), grid.T, strict=True):
