@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from numl_serving.errors import CheckpointError
 
-_MAX_TUPLES = 50_000  # two for each tensor; half the depth that was seen to overflow 8 MiB
+_MAX_DIMENSIONS = 64  # as in PyTorch and numpy
 
 STORAGES = {
     "DoubleStorage": "float64",
@@ -65,8 +64,24 @@ class Inert(dict[Any, Any]):
         """Take an item of a set-like object."""
 
 
-class _Items(dict[str, Any]):
-    """An ordered dictionary from the pickle; may carry attributes, as state dicts do."""
+class _Items(dict[Any, Any]):
+    """An ordered dictionary from the pickle, without the attributes that state dicts carry."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        pass
+
+
+class _Tuple(tuple[Any, ...]):
+    """A tuple from the pickle, equal to itself alone.
+
+    Hash and comparison of tuples within tuples would take time and stack without limit.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
 
 
 # A pickle may give an object a new state. With slots=True, dataclass would add a __setstate__ that
@@ -108,16 +123,41 @@ class LazyTensor:
     stride: tuple[int, ...]
 
 
-class InertUnpickler(pickle.Unpickler):
-    """Runs one pickle.
+def _own_tuple(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    def loaded(unpickler: Any) -> None:
+        load(unpickler)
+        unpickler.stack[-1] = _Tuple(unpickler.stack[-1])
+
+    return loaded
+
+
+def _frozen_set(unpickler: Any) -> None:
+    """Make nothing of a set that could be in another one, and so on, like a tuple."""
+    unpickler.pop_mark()
+    unpickler.append(Inert())
+
+
+def _dispatch() -> dict[int, Callable[[Any], None]]:
+    """Return what each operation of a pickle does, by its code."""
+    found: dict[int, Callable[[Any], None]] = dict(pickle._Unpickler.dispatch)
+    for (code,) in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
+        found[code] = _own_tuple(found[code])
+    found[pickle.FROZENSET[0]] = _frozen_set
+    del found[pickle.BYTEARRAY8[0]]  # takes as much memory as the program says, before it reads
+    return found
+
+
+class InertUnpickler(pickle._Unpickler):
+    """Runs one pickle, by Python's unpickler in Python: the one in C makes its own tuples.
 
     Attributes:
         ignored: What it names beyond tensors and ordered dictionaries.
     """
 
+    dispatch = _dispatch()
+
     def __init__(self, program: bytes) -> None:
         super().__init__(io.BytesIO(program))
-        self._program = program
         self.ignored: set[str] = set()
         self._known: dict[tuple[str, str], Any] = {
             ("collections", "OrderedDict"): _Function(_ordered_dict),
@@ -137,7 +177,6 @@ class InertUnpickler(pickle.Unpickler):
             CheckpointError: It is damaged or asks for what no checkpoint needs.
         """
         try:
-            self._check_program()
             return self.load()
         except CheckpointError:
             raise
@@ -147,25 +186,13 @@ class InertUnpickler(pickle.Unpickler):
                 f"its pickle cannot be read ({type(error).__name__}: {printable_line(error)})"
             ) from None
 
-    def _check_program(self) -> None:
-        """Refuse what no exception would stop: the unpickler would fill the memory, or crash."""
-        tuples = 0
-        for operation, number, _ in pickletools.genops(self._program):
-            # It makes a table as long as the largest number.
-            if operation.name in ("PUT", "LONG_BINPUT") and (number or 0) > len(self._program):
-                raise pickle.UnpicklingError(f"object number {number}")
-            tuples += operation.name.startswith("TUPLE")
-        # The hash of a tuple within a tuple within ... has no limit but the stack.
-        if tuples > _MAX_TUPLES:
-            raise pickle.UnpicklingError(f"{tuples} tuples")
-
     def find_class(self, module: str, name: str) -> Any:
-        """Return one of this module's functions or a new inert class; never imports anything."""
+        """Return one of this module's functions or the inert class; never imports anything."""
         known = self._known.get((module, name))
         if known is not None:
             return known
         self.ignored.add(printable_line(f"{module}.{name}"))
-        return type("Inert", (Inert,), {})
+        return Inert
 
     def persistent_load(self, pid: Any) -> _Storage:
         """Make a storage from ``("storage", type, key, location, number of elements)``."""
@@ -177,8 +204,9 @@ class InertUnpickler(pickle.Unpickler):
         return _Storage(key, kind.name if isinstance(kind, _Dtype) else None, elements)
 
 
-def _ordered_dict(*args: Any) -> _Items:
-    return _Items(*args)
+def _ordered_dict() -> _Items:
+    """Make an empty one, as PyTorch's pickles do: copies of a large one would fill the memory."""
+    return _Items()
 
 
 def _rebuild_tensor(
@@ -202,8 +230,8 @@ def _rebuild_parameter(data: Any, *_: Any) -> Any:
 
 
 def _lazy_tensor(storage: _Storage, dtype: str, offset: Any, size: Any, stride: Any) -> LazyTensor:
-    numbers = (offset, *size, *stride)
-    if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in numbers):
+    numbers = (offset, *size, *stride) if len(size) == len(stride) <= _MAX_DIMENSIONS else ()
+    if not numbers or not all(type(n) is int and n >= 0 for n in numbers):
         raise CheckpointError("a tensor in its pickle has an impossible shape")
     return LazyTensor(storage, dtype, offset, tuple(size), tuple(stride))
 
