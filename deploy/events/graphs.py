@@ -94,7 +94,7 @@ class GraphFile:
                     f"{path}: its graphs have the planes {', '.join(self.planes)}, "
                     f"the model {', '.join(planes_of(inputs))}"
                 )
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
+        except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
             self.close()
             raise EventFileError(f"{path}: cannot be read: {one_line(error)}") from error
         except EventFileError:
@@ -179,7 +179,7 @@ class GraphFile:
 
     def _text(self, name: str) -> tuple[str, ...]:
         node = self._file.get(name)
-        return tuple(node.asstr()[()].tolist()) if isinstance(node, h5py.Dataset) else ()
+        return tuple(np.ravel(node.asstr()[()]).tolist()) if isinstance(node, h5py.Dataset) else ()
 
     def _chosen(self, only: str | None) -> tuple[str, ...]:
         graphs = self._file[_GRAPHS]
@@ -323,7 +323,7 @@ def _whole_graph(where: str) -> Iterator[None]:
     """Raise EventFileError for what numpy says of a graph whose parts do not fit each other."""
     try:
         yield
-    except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+    except (IndexError, KeyError, MemoryError, OverflowError, TypeError, ValueError) as error:
         raise EventFileError(f"{where} is not a whole graph: {one_line(error)}") from error
 
 

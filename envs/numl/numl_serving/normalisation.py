@@ -20,7 +20,10 @@ Normalisation = dict[str, PlaneNormalisation]
 
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 # What reading a file of another kind raises.
-_NOT_IT = (EOFError, KeyError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
+_NOT_IT = (
+    *(AttributeError, EOFError, KeyError, MemoryError, RecursionError, TypeError, ValueError),
+    zipfile.BadZipFile,
+)
 _NAME_LISTS = ("planes", "semantic_classes", "event_classes")
 
 
@@ -72,7 +75,10 @@ def normalisation_in(content: Any, planes: Sequence[str], features: int) -> Norm
     for plane in planes:
         value = content[plane]
         if not isinstance(value, Mapping):
-            rows = np.asarray(value, dtype=np.float32)
+            try:
+                rows = np.asarray(value, dtype=np.float32)
+            except (OverflowError, TypeError, ValueError):
+                return None
             if rows.ndim != 2 or len(rows) != 2:
                 return None
             # The shortest decimal that is this float32, not the digits of its float64.
@@ -99,7 +105,9 @@ def read_metadata(path: Path) -> dict[str, Any]:
             return {}
         with _hdf5(path) as file:
             found: dict[str, Any] = {
-                name: file[name].asstr()[()].tolist() for name in _NAME_LISTS if name in file
+                name: np.ravel(file[name].asstr()[()]).tolist()
+                for name in _NAME_LISTS
+                if name in file
             }
             if "gen" in file:
                 found["gen"] = int(np.asarray(file["gen"][()]).item())

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -11,8 +12,10 @@ from checkpoint_files import (
     UVY,
     norm_file,
     processed_file,
+    request_for,
 )
-from numl_serving.errors import ModelFilesError
+from numl_serving.errors import ModelFilesError, ServingError
+from numl_serving.importer import import_checkpoint
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
 
 
@@ -49,6 +52,9 @@ def test_a_normalisation_is_read_from_each_kind_of_file(tmp_path, kind):
         b"[1, 2]",
         b"[" * 100_000,
         b'{"u": 1, "v": 2, "y": 3}',
+        b'{"u": "norm.h5", "v": 2, "y": 3}',
+        b'{"u": [[1, 2], [3]], "v": 2, "y": 3}',
+        b'{"u": [[1' + b"0" * 400 + b'], [1]], "v": 2, "y": 3}',
         b'{"u": {"mean": [1, 1, 1, 1], "std": [1, 1, 0, 1]}, "v": {}, "y": {}}',
     ],
 )
@@ -58,6 +64,30 @@ def test_a_file_without_a_normalisation_is_refused(tmp_path, content):
     with pytest.raises(ModelFilesError, match="norm") as caught:
         read_normalisation(path, UVY, 4)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["norm.h5", [[1, 2], [3]], [[10**400], [1]], {}, None])
+def test_a_checkpoint_whose_norm_is_something_else_has_none(value, tmp_path):
+    norm = dict.fromkeys("uvy", value)
+    request = replace(request_for("24.7.1", tmp_path, norm=norm), norm=None)
+    with pytest.raises(ServingError, match="normalisation"):
+        import_checkpoint(request)
+
+
+@pytest.mark.parametrize("name", ["planes", "planes/u"])
+def test_a_processed_file_with_names_of_another_form_is_refused(name, tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file[name] = 1
+    with pytest.raises(ModelFilesError, match="holds no metadata"):
+        read_metadata(path)
+
+
+def test_a_single_name_in_a_processed_file_is_a_list_of_one(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["planes"] = "u"
+    assert read_metadata(path) == {"planes": ["u"]}
 
 
 def test_a_standard_deviation_of_zero_is_refused():

@@ -111,6 +111,11 @@ def _changed(name, change):
     return edit
 
 
+def _without_positions(fields):
+    del fields["sp/pos"]
+    fields["sp/num_nodes"] = np.array(10**15)
+
+
 EDGES = "u_nexus_sp/edge_index"
 NOT_WHOLE = f"dataset/{EVENT} is not a whole graph: "
 
@@ -131,6 +136,7 @@ NOT_WHOLE = f"dataset/{EVENT} is not a whole graph: "
     ("first", _changed("u/id", lambda ids: ids[:, None]), f"{NOT_WHOLE}u/id has "),
     ("first", _changed(EDGES, lambda e: e - e.max() - 1), f"{NOT_WHOLE}an edge from row -"),
     ("first", _changed(EDGES, lambda e: e.astype(float)), f"{NOT_WHOLE}arrays used as ind"),
+    ("first", _without_positions, f"{NOT_WHOLE}Unable to allocate"),
     ("second", _changed("hit/x", lambda rows: rows[:-1]), f"{NOT_WHOLE}hit/x has "),
     ("second", _changed("hit/plane", lambda planes: planes[:-1]), f"{NOT_WHOLE}hit/plane has "),
     ("second", _changed("hit_nexus_sp/edge_index", lambda e: e + 100_000), f"{NOT_WHOLE}index 10"),
@@ -192,6 +198,7 @@ def test_an_event_whose_planes_are_all_empty_has_every_column(tmp_path, generati
     ("change", "inputs", "message"),
     [
         ({"planes": ["u", "v"]}, INPUTS, "its graphs have the planes u, v, the model u, v, y"),
+        ({"planes": "u"}, INPUTS, "its graphs have the planes u, the model u, v, y"),
         ({"samples/test": []}, INPUTS, "has no split test (it has test, train)"),
         ({"samples/test": ["r1"]}, INPUTS, "no dataset/r1, which test lists"),
     ],
