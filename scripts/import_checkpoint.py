@@ -30,8 +30,10 @@ from numl_serving.checkpoint import check_regular, read_checkpoint
 from numl_serving.errors import ServingError
 from numl_serving.generations import HEADS
 
-from deploy.host.cli import INTERRUPTED
+from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser
+from deploy.host.console import Console
+from deploy.host.errors import KitError
 from numl_formats.card import KINDS
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ def use_installed() -> None:
     numl_serving.__path__ = spec.submodule_search_locations
 
 
-def text(report: Report) -> str:
+def lines(report: Report) -> list[str]:
     """Return the report for people."""
     card, network = report.card, report.card.network
     widths = {"hit": network.hit_width, "nexus": network.nexus_width, "event": network.event_width}
@@ -180,13 +182,11 @@ def text(report: Report) -> str:
         *(("note", note) for note in report.notes),
         *(("written", str(path)) for path in report.files),
     ]
-    return "\n".join(f"{name:<18} {value}" for name, value in rows)
+    return [f"{name:<18} {value}" for name, value in rows]
 
 
-def main() -> int:
-    """Run the command; returns the exit code."""
-    options = parser().parse_args()
-    options.out = (options.out or CHECKOUT / "dist" / "models" / options.model).absolute()
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Import the checkpoint and print the report; returns the exit code."""
     try:
         require_files(options)
         use_installed()
@@ -212,17 +212,23 @@ def main() -> int:
             )
         )
     except ServingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        where = error.filename or options.out
-        print(f"error: {where}: {error.strerror}: give --out another folder", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("error: interrupted, nothing was written: run the command again", file=sys.stderr)
-        return INTERRUPTED
-    print(json.dumps(report.as_dict(), indent=2) if options.json else text(report))
+        raise KitError(str(error)) from None
+    if options.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        for line in lines(report):
+            console.line(line)
     return 0
+
+
+def main() -> int:
+    """Run the command; returns the exit code."""
+    options = parser().parse_args()
+    options.out = (options.out or CHECKOUT / "dist" / "models" / options.model).absolute()
+    # A path need not be text.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    console = Console()
+    return carry_out(lambda: run(options, console), console)
 
 
 if __name__ == "__main__":

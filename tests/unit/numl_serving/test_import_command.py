@@ -1,5 +1,6 @@
 """The importer's command: its report, and what it refuses before it makes an environment."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +13,9 @@ from checkpoint_files import (
     CHECKOUT,
     FILES,
     checkpoint_of,
+    model24,
     names_in,
+    norm_file,
     request_for,
 )
 
@@ -108,3 +111,23 @@ def test_the_script_prints_a_report_or_one_line(tmp_path):
         "error: model.ckpt: it has no feature normalisation"
     )
     assert failed.stderr.count("error: ") == 1
+
+
+def test_a_report_on_a_terminal_has_a_strangers_names_without_controls_and_any_path(tmp_path):
+    model = model24("24.7.1")
+    state = {**model.state_dict(), "loss.\x1b[31mred": torch.zeros(1)}
+    checkpoint = checkpoint_of(state, tmp_path)
+    arguments = (checkpoint, "--norm", norm_file(tmp_path), "--out", tmp_path / "na\udce9me")
+    primary, secondary = os.openpty()
+    command = [sys.executable, SCRIPT, "--model", "nugraph3", *map(str, arguments)]
+    said = b""
+    with subprocess.Popen(command, stdout=secondary) as done:
+        os.close(secondary)
+        with contextlib.suppress(OSError):  # its other end is closed
+            while part := os.read(primary, 65536):
+                said += part
+    os.close(primary)
+    assert done.returncode == 0
+    assert b"\x1b" not in said
+    assert rb"loss.\x1b[31mred" in said
+    assert rb"na\udce9me/weights.safetensors" in said
