@@ -1,0 +1,97 @@
+"""The scripts of an image, with everything that they start played."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.host.paths import CHECKOUT
+
+PLAYED = {
+    "tritonserver/bin/tritonserver": """\
+for word; do
+  case $word in *shm-region-prefix-name=*) region=/dev/shm/${word##*=}played ;; esac
+done
+touch "$region"
+echo "$region" >started
+exec sleep 100
+""",
+    # Of numl_serving.check nothing; of the ports three numbers.
+    "numl/env/bin/python": "[[ $* != *socket* ]] || echo 1 2 3\n",
+    "numl/bin/health": "echo healthy\n",
+}
+
+
+@pytest.fixture
+def image(tmp_path):
+    """Return a folder that is /opt to its scripts, and whose server shares memory."""
+    opt = tmp_path / "opt"
+    for name, text in PLAYED.items():
+        play(opt / name, text.replace("started", str(tmp_path / "started")))
+    for name in ("serve", "check"):
+        text = (CHECKOUT / "containers" / name).read_text(encoding="utf-8")
+        play(opt / "numl" / "bin" / name, text.replace("/opt/", f"{opt}/"))
+    (opt / "numl" / "bin" / "flags").write_text("--exit-timeout-secs=1\n")
+    for folder in ("models/cpu", "environments"):
+        (opt / "numl" / folder).mkdir(parents=True)
+    return opt
+
+
+def play(program: Path, text: str) -> None:
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text(text if text.startswith("#!") else f"#!/bin/bash\n{text}")
+    program.chmod(0o755)
+
+
+def start(image: Path, name: str, **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [image / "numl" / "bin" / name],
+        env=os.environ | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def shared(image: Path) -> Path:
+    """Return the shared memory of the server, once it is there."""
+    file, deadline = image.parent / "started", time.monotonic() + 20
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return Path(file.read_text().strip())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_server_whose_terminal_closes_or_that_is_stopped_leaves_no_shared_memory(image, number):
+    with start(image, "serve") as server:
+        region = shared(image)
+        try:
+            os.killpg(server.pid, number)
+            server.wait(20)
+            assert not region.exists()
+        finally:
+            region.unlink(missing_ok=True)
+
+
+def test_a_check_needs_no_temporary_folder_of_the_caller(image):
+    with start(image, "check", TMPDIR="/nonexistent") as check:
+        assert check.communicate(timeout=20)[0] == "healthy\n"
+    assert check.returncode == 0
+
+
+def test_a_check_that_is_stopped_leaves_no_server(image):
+    play(image / "numl" / "bin" / "health", "exec sleep 100\n")
+    with start(image, "check") as check:
+        region = shared(image)
+        try:
+            check.terminate()
+            check.wait(20)
+            assert not region.exists()
+        finally:
+            os.killpg(check.pid, signal.SIGKILL)
+            region.unlink(missing_ok=True)
