@@ -1,7 +1,10 @@
 """What holds for all scripts of the shell."""
 
 import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,3 +32,57 @@ def test_a_script_goes_to_its_checkout_wherever_cdpath_leads(script, tmp_path):
         ["bash", script], cwd=here, env=variables, capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{here}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"), [(["site"], "site"), (["a b"], "a b"), ([], "../numlkit/dist/docs")]
+)
+def test_the_documentation_goes_where_the_caller_says(words, folder, tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    done = docs(tmp_path / "numlkit", *words, cwd=here)
+    assert done.stdout == f"{(here / folder).resolve()}\n"
+
+
+@pytest.mark.parametrize(("word", "status"), [("--help", 0), ("-x", 1)])
+def test_the_documentations_script_says_how_it_is_called(word, status, tmp_path):
+    done = docs(tmp_path / "numlkit", word, cwd=tmp_path)
+    assert done.returncode == status
+    assert "scripts/docs [FOLDER]" in done.stdout
+
+
+def docs(checkout: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the script in a checkout whose MkDocs says only where the site would be."""
+    programs = {"scripts/kit-environment": "exit", ".venv/bin/python": 'echo "${@: -1}"'}
+    for name, text in programs.items():
+        (checkout / name).parent.mkdir(parents=True)
+        (checkout / name).write_text(f"#!/bin/bash\n{text}\n")
+        (checkout / name).chmod(0o755)
+    for name in ("envs/kit-docs.txt", ".venv/docs/.complete"):
+        (checkout / name).parent.mkdir(parents=True)
+        (checkout / name).touch()
+    shutil.copy(CHECKOUT / "scripts" / "docs", checkout / "scripts")
+    command = [checkout / "scripts" / "docs", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_lock_that_cannot_be_renewed_stays_as_it_is(there, tmp_path):
+    for name in ("scripts", "envs", "bin"):
+        (tmp_path / name).mkdir()
+    shutil.copy(CHECKOUT / "scripts" / "refreeze", tmp_path / "scripts")
+    (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
+    lock = tmp_path / "envs" / "kit.txt"
+    lock.write_text("pip==1 \\\n    --hash=sha256:0\n")
+    before = lock.read_text()
+    if there:
+        (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho uv: no network >&2; exit 2\n")
+        (tmp_path / "bin" / "uv").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "scripts" / "refreeze", "kit"],
+        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:/bin"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert lock.read_text() == before
+    assert there or done.stderr == "no uv on this host: pipx install uv\n"
