@@ -63,10 +63,13 @@ def main() -> None:
     parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC (default: %(default)s)")
     parser.add_argument("--model", default=MODEL, help="default: %(default)s")
     parser.add_argument("--text", help="ask for this one only")
-    parser.add_argument("--texts", type=Path, default=SAMPLE, help="default: the catalogue's")
+    parser.add_argument("--texts", type=Path, default=SAMPLE, help="default: a sample")
     parser.add_argument("--out", type=Path, help="picture to write")
     options = parser.parse_args()
-    rows = [line.split("\t", 1) for line in options.texts.read_text().splitlines()]
+    lines = options.texts.read_text(encoding="utf-8").splitlines()
+    if not lines or not all("\t" in line for line in lines):
+        parser.error(f"{options.texts}: not lines with a label, a tab and a text")
+    rows = [line.split("\t", 1) for line in lines]
     with triton.InferenceServerClient(options.url) as client:
         if options.text is not None:
             for text, likeness in zip(*ask(client, options.model, options.text), strict=True):
@@ -74,6 +77,8 @@ def main() -> None:
             return
         near = [ask(client, options.model, text)[0] for _, text in rows]
     label_of = {text: label for label, text in rows}
+    if not label_of.keys() >= {each for found in near for each in found}:
+        parser.error(f"{options.texts}: not the texts of the catalogue; give --texts with those")
     same = [
         label_of[each] == label
         for (label, _), found in zip(rows, near, strict=True)

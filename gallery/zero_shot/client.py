@@ -64,7 +64,10 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, default=SAMPLE, help="default: a sample")
     parser.add_argument("--out", type=Path, help="picture to write")
     options = parser.parse_args()
-    rows = [line.split("\t", 1) for line in options.texts.read_text().splitlines()]
+    lines = options.texts.read_text(encoding="utf-8").splitlines()
+    if not lines or not all("\t" in line for line in lines):
+        parser.error(f"{options.texts}: not lines with a label, a tab and a text")
+    rows = [line.split("\t", 1) for line in lines]
     labels = list(dict.fromkeys(label for label, _ in rows))
     with triton.InferenceServerClient(options.url) as client:
         scores = np.stack([ask(client, options.model, text, labels) for _, text in rows])

@@ -1,5 +1,6 @@
 """What the gallery's clients say where no server answers, and of files that are not there."""
 
+import importlib.util
 import re
 import runpy
 import sys
@@ -65,3 +66,28 @@ def test_a_file_that_is_not_there_is_one_line(complaint, client, flag, tmp_path)
     missing = tmp_path / "missing"
     said = complaint(client, flag, missing)
     assert said == f"error: [Errno 2] No such file or directory: '{missing}'"
+
+
+@pytest.mark.parametrize("name", ["recommend/catalogue", "recommend/client", "zero_shot/client"])
+@pytest.mark.parametrize("content", ["", "a label and a text\n" * 6])
+def test_a_file_without_labels_is_refused(name, content, tmp_path):
+    texts = tmp_path / "texts.tsv"
+    texts.write_text(content)
+    done = subprocess.run(
+        [sys.executable, CHECKOUT / "gallery" / f"{name}.py", "--texts", texts],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"error: {texts}: not " in done.stderr.splitlines()[-1]
+
+
+def test_texts_that_are_not_those_of_the_catalogue_are_refused(monkeypatch, capsys):
+    path = CHECKOUT / "gallery" / "recommend" / CLIENT
+    spec = importlib.util.spec_from_file_location("client", path)
+    client = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(client)
+    monkeypatch.setattr(client, "ask", lambda *_: (["Of another catalogue."], [1.0]))
+    monkeypatch.setattr(sys, "argv", ["client.py"])
+    with pytest.raises(SystemExit):
+        client.main()
+    assert "sample.tsv: not the texts of the catalogue" in capsys.readouterr().err
