@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from numl_formats.contract import OF_THE_EVENT, Schema, Signature, Tensor
 
-FORMAT = 2
-
 KINDS = ("nugraph3", "nugraph2")
 NEXUS_RULES = ("sum", "concat", "joint")
 NEXUS_STARTS = ("zeros", "position")
