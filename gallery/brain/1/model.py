@@ -73,7 +73,7 @@ def what_is_wrong(volume: np.ndarray) -> str | None:
 
 
 class NoAnswerError(Exception):
-    """What a model says instead of an answer, with its code."""
+    """What a model says instead of an answer."""
 
 
 def call(model: str, volume: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ READ = ("texts", "scores")
 
 
 class NoAnswerError(Exception):
-    """What a model says instead of an answer, with its code."""
+    """What a model says instead of an answer."""
 
 
 async def call(model: str, inputs: list, *outputs: str) -> list:
