@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -30,7 +31,7 @@ from numl_serving.checkpoint import check_regular, read_checkpoint
 from numl_serving.errors import ServingError
 from numl_serving.generations import HEADS
 
-from deploy.host.cli import carry_out
+from deploy.host.cli import carry_out, end_in_order
 from deploy.host.command_line import Parser
 from deploy.host.console import Console
 from deploy.host.errors import KitError
@@ -228,6 +229,7 @@ def main() -> int:
     # A path need not be text.
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     console = Console()
+    end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: run(options, console), console)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -131,3 +132,18 @@ def test_a_report_on_a_terminal_has_a_strangers_names_without_controls_and_any_p
     assert b"\x1b" not in said
     assert rb"loss.\x1b[31mred" in said
     assert rb"na\udce9me/weights.safetensors" in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_import_that_is_stopped_leaves_nothing_half_done(number, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    request = request_for("24.7.1", tmp_path)
+    arguments = (request.checkpoint, "--norm", request.norm, "--out", folder / "out")
+    command = [sys.executable, SCRIPT, "--model", "nugraph3", *map(str, arguments)]
+    with subprocess.Popen(command) as done:
+        while not list(folder.iterdir()):
+            assert done.poll() is None
+        done.send_signal(number)
+    # On a busy host it may have come to its end before.
+    assert names_in(folder) <= {"out"}
