@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 
 from numl_formats.contract import OF_THE_EVENT, Schema, Signature, Tensor
 
+MAX_ITERATIONS = 1000
+"""Far more than any network has; a larger number means damage, and would loop forever."""
+
 KINDS = ("nugraph3", "nugraph2")
 NEXUS_RULES = ("sum", "concat", "joint")
 NEXUS_STARTS = ("zeros", "position")

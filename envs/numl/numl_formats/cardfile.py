@@ -14,6 +14,7 @@ from numl_formats.card import (
     ACTIVATIONS,
     EMBEDDED_HEADS,
     KINDS,
+    MAX_ITERATIONS,
     NEXUS_RULES,
     NEXUS_STARTS,
     NODES,
@@ -97,7 +98,7 @@ def parse_card(content: Any) -> ModelCard:
         network=NetworkSpec(
             kind=network.choice("kind", KINDS),
             generation=network.text("generation"),
-            iterations=network.size("iterations"),
+            iterations=network.size("iterations", most=MAX_ITERATIONS),
             hit_width=network.size("hit_width"),
             nexus_width=network.size("nexus_width"),
             event_width=network.size("event_width", least=0),
@@ -320,10 +321,10 @@ class _Fields:
             raise self._wrong(name, value, "true or false")
         return value
 
-    def size(self, name: str, least: int = 1) -> int:
+    def size(self, name: str, least: int = 1, most: int = 2**31 - 1) -> int:
         value = self.value(name)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-            raise self._wrong(name, value, f"a whole number from {least} to {2**31 - 1}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self._wrong(name, value, f"a whole number from {least} to {most}")
         return value
 
     def number(self, name: str) -> float:

@@ -18,7 +18,14 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from numl_formats.card import Head, ModelCard, PlaneNormalisation, Source, WeightsFile
+from numl_formats.card import (
+    MAX_ITERATIONS,
+    Head,
+    ModelCard,
+    PlaneNormalisation,
+    Source,
+    WeightsFile,
+)
 from numl_formats.cardfile import dump_card, parse_card
 from numl_formats.contract import Schema
 from numl_formats.errors import FormatError
@@ -31,7 +38,6 @@ from numl_serving.example import example_event
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation
 from numl_serving.recognition import (
     DEFAULT_ITERATIONS,
-    MAX_ITERATIONS,
     Recognised,
     Weights,
     is_served,
@@ -179,10 +185,9 @@ def import_checkpoint(request: Request) -> Report:
 
 
 def _golden_event(request: Request, schema: Schema) -> Event:
-    present = request.out / GOLDEN_FILE
     if request.event is not None:
         return _event_in(request.event, schema)
-    if present.exists():
+    if (present := request.out / GOLDEN_FILE).exists():
         try:
             return _event_in(present, schema)
         except ModelFilesError:
@@ -237,10 +242,8 @@ def _recognise(
         iterations = DEFAULT_ITERATIONS
         notes.append(f"number of iterations not in the checkpoint: assumed {iterations}")
     elif not isinstance(iterations, int) or not 1 <= iterations <= MAX_ITERATIONS:
-        raise CheckpointError(
-            f"{request.checkpoint}: num_iters is {iterations!r}: "
-            f"expected a whole number from 1 to {MAX_ITERATIONS}"
-        )
+        wanted = f"expected a whole number from 1 to {MAX_ITERATIONS}"
+        raise CheckpointError(f"{request.checkpoint}: num_iters is {iterations!r}: {wanted}")
     shapes = {name: array.shape for name, array in state.items()}
     planes = request.planes or _names(told.get("planes"))
     found = recognise(shapes, request.architecture, planes, iterations)
@@ -299,8 +302,7 @@ def _hit_features(
             example = ",".join(found.generation.graphs[0].features)
             raise CheckpointError(
                 f"{checkpoint.name}: its network takes {count} hit features but does not name "
-                f"them: pass --features with {count} names in the network's order, such as "
-                f"{example}"
+                f"them: pass --features with {count} names in the network's order, like {example}"
             )
         scale = request.position_scale or own[0].position_scale
         names = own[0].features

@@ -30,8 +30,6 @@ Weights = dict[str, NDArray[np.float32]]
 DEFAULT_PLANES = ("u", "v", "y")
 DEFAULT_ITERATIONS = 5
 """Message-passing iterations assumed where a checkpoint does not record them."""
-MAX_ITERATIONS = 1000
-"""Far more than any network has; a larger number means damage, and would loop forever."""
 
 _NORM_EPSILON = 1e-5
 """What nugraph 25.4's ``InputNorm`` adds to a variance."""

@@ -42,6 +42,7 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
         ({"surprise": 1}, "surprise is not a known field"),
         ({"network": network | {"kind": "nugraph9"}}, "network.kind is 'nugraph9'"),
         ({"network": network | {"iterations": 0}}, "network.iterations is 0"),
+        ({"network": network | {"iterations": 1001}}, "iterations is 1001: expected .* to 1000"),
         ({"network": network | {"event_width": 0}}, "event_width"),
         ({"planes": ["u", "u"]}, "planes is"),
         ({"planes": ["u", "v"]}, "normalisation must have exactly the planes"),
