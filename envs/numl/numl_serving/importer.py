@@ -225,13 +225,13 @@ def _check_finite(checkpoint: Checkpoint, weights: Weights) -> None:
 def _told(request: Request, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return the checkpoint's own metadata, completed from the processed file."""
     metadata = {} if request.norm is None else read_metadata(request.norm)
-    said = {name: value for name, value in checkpoint.hyper_parameters.items() if value is not None}
-    return metadata | said
+    return metadata | {n: v for n, v in checkpoint.hyper_parameters.items() if v is not None}
 
 
 def _names(value: Any) -> tuple[str, ...] | None:
-    fits = isinstance(value, list) and value and all(isinstance(name, str) for name in value)
-    return tuple(value) if fits else None
+    # Configurations and results list them with commas.
+    fits = isinstance(value, list) and all(isinstance(n, str) and "," not in n for n in value)
+    return tuple(value) if fits and value else None
 
 
 def _recognise(

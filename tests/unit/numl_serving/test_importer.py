@@ -193,8 +193,9 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path):
     for iterations in (0, 2**31 - 1, "five"):
         checkpoint = checkpoint_of(state, tmp_path, num_iters=iterations)
         assert f"num_iters is {iterations!r}" in refused(replace(request, checkpoint=checkpoint))
-    checkpoint = checkpoint_of(state, tmp_path, semantic_classes=["a\n", "\ud800", "c", "d", "e"])
-    assert "does not name its semantic" in refused(replace(request, checkpoint=checkpoint))
+    for names in (["a\n", "\ud800", "c", "d", "e"], ["a,b", "c", "d", "e", "f"]):
+        checkpoint = checkpoint_of(state, tmp_path, semantic_classes=names)
+        assert "does not name its semantic" in refused(replace(request, checkpoint=checkpoint))
     assert "pass --norm with" in refused(replace(request, norm=None))
     assert "import them with --model nugraph3" in refused(replace(request, architecture="nugraph2"))
     assert "with planes u, v:" in refused(replace(request, planes=("u", "v")))
