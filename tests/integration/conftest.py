@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.bucket import bucket  # noqa: F401
 from tests.kit import Kit
 
 

@@ -15,7 +15,7 @@ from deploy.host.paths import CHECKOUT
 from deploy.publishing.destination import parse_destination
 from deploy.publishing.place import Look
 from deploy.publishing.places import place_at
-from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
+from tests.bucket import ADMIN, READER, S3
 from tests.commands import run_command
 
 
@@ -28,9 +28,7 @@ def run(
     return {**json.loads(done.stdout), "status": done.returncode, "stderr": done.stderr}
 
 
-def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
-    bucket,  # noqa: F811
-):
+def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(bucket):
     place = bucket.destination("first")
     shown = run(bucket, "publish", place, "--models", "nugraph3", "--dry-run")
     assert (shown["status"], shown["changed"]) == (0, False), shown
@@ -72,9 +70,7 @@ def test_what_is_published_is_there_whole_and_a_rollback_brings_the_old_back(
     assert [(e["release"], e["serving"]) for e in listed["releases"]] == [("1", False), ("2", True)]
 
 
-def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest(
-    bucket,  # noqa: F811
-):
+def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest(bucket):
     place = bucket.destination("reader")
     assert run(bucket, "published", place, identity=READER)["status"] == 0
     denied = run(bucket, "publish", place, "--models", "nugraph3", identity=READER)
@@ -84,7 +80,7 @@ def test_who_may_only_read_can_list_and_is_told_that_the_service_denies_the_rest
     assert bucket.contents("reader") == {}
 
 
-def test_a_private_authority_is_trusted_by_its_path(bucket, tmp_path):  # noqa: F811
+def test_a_private_authority_is_trusted_by_its_path(bucket, tmp_path):
     place = bucket.destination("tls").replace(bucket.url, str(bucket.https))
     trusted = run(bucket, "published", place, AWS_CA_BUNDLE=str(bucket.ca))
     assert (trusted["status"], trusted["releases"]) == (0, []), trusted
@@ -115,12 +111,7 @@ def test_a_private_authority_is_trusted_by_its_path(bucket, tmp_path):  # noqa: 
     ],
 )
 def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
-    place,
-    change,
-    cause,
-    remedy,
-    bucket,  # noqa: F811
-    monkeypatch,
+    place, change, cause, remedy, bucket, monkeypatch
 ):
     for name, value in {**bucket.variables(), **change}.items():
         monkeypatch.setenv(name, value)
@@ -135,16 +126,14 @@ def test_what_cannot_be_reached_or_is_refused_is_said_in_a_line_without_keys(
     assert not any(key in str(raised.value) for key in (*ADMIN, *change.values()) if key != "no")
 
 
-def test_what_is_published_can_be_named_by_a_site_file(bucket):  # noqa: F811
+def test_what_is_published_can_be_named_by_a_site_file(bucket):
     site = "deploy/sites/cpu-node.toml"
     shown = run(bucket, "publish", bucket.destination("site"), site, "--dry-run")
     assert (shown["status"], shown["changed"]) == (0, False), shown
     assert bucket.contents("site") == {}
 
 
-def test_a_configuration_names_its_version_the_images_environment_and_where_it_runs(
-    bucket,  # noqa: F811
-):
+def test_a_configuration_names_its_version_the_images_environment_and_where_it_runs(bucket):
     place = bucket.destination("gpu")
     models = ["--models", "nugraph3,nugraph2_cpu"]
     done = run(bucket, "publish", place, "--gpu", "--with-code", "--instances", "3", *models)
@@ -164,10 +153,7 @@ def test_a_configuration_names_its_version_the_images_environment_and_where_it_r
     assert on_cpu.instance_group[0].kind == kinds.KIND_CPU
 
 
-def test_a_model_that_does_not_give_its_reference_output_is_not_published(
-    bucket,  # noqa: F811
-    tmp_path,
-):
+def test_a_model_that_does_not_give_its_reference_output_is_not_published(bucket, tmp_path):
     wrong = tmp_path / "wrong"
     shutil.copytree(CHECKOUT / "model_repository" / "nugraph3" / "1", wrong)
     with np.load(wrong / "golden.npz") as arrays:

@@ -22,7 +22,7 @@ from deploy.publishing.destination import Bucket, parse_destination
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
-from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
+from tests.bucket import ADMIN, S3, juicefs
 from tests.unit.deploy.publishing.store import MODELS, after, small_models
 
 # What a publish and a rollback write: files, the two models' configurations, the pointer. Steps are
@@ -134,11 +134,7 @@ def whole(there: Mapping[str, bytes]) -> Published:
 
 
 @pytest.mark.parametrize("step", PUBLISH_STEPS)
-def test_a_publish_that_is_killed_leaves_the_old_release_and_can_be_repeated(
-    bucket,  # noqa: F811
-    publish,
-    step,
-):
+def test_a_publish_that_is_killed_leaves_the_old_release_and_can_be_repeated(bucket, publish, step):
     prefix = f"killed-{step}"
     place = bucket.destination(prefix)
     assert publish(place, "old").release == "1"
@@ -166,11 +162,7 @@ def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writ
 
 
 @pytest.mark.parametrize("step", ROLLBACK_STEPS)
-def test_a_rollback_that_is_killed_can_be_repeated(
-    bucket,  # noqa: F811
-    publish,
-    step,
-):
+def test_a_rollback_that_is_killed_can_be_repeated(bucket, publish, step):
     prefix = f"back-{step}"
     place = bucket.destination(prefix)
     publish(place, "old")
@@ -189,11 +181,7 @@ def test_a_rollback_that_is_killed_can_be_repeated(
 
 
 @pytest.mark.parametrize("step", PUBLISH_STEPS)
-def test_of_two_publishes_at_once_one_wins_whole(
-    bucket,  # noqa: F811
-    publish,
-    step,
-):
+def test_of_two_publishes_at_once_one_wins_whole(bucket, publish, step):
     prefix = f"meet-{step}"
     place = bucket.destination(prefix)
     publish(place, "old")
@@ -235,10 +223,7 @@ def test_numbers_are_not_given_again_after_a_rollback_and_a_prune(service, publi
     assert seen(service, "numbers").current.versions == {"one": 3, "two": 3}
 
 
-def test_what_was_published_before_is_not_uploaded_again(
-    bucket,  # noqa: F811
-    publish,
-):
+def test_what_was_published_before_is_not_uploaded_again(bucket, publish):
     place = bucket.destination("again")
     publish(place, "old")
     publish(place, "new")
@@ -247,10 +232,7 @@ def test_what_was_published_before_is_not_uploaded_again(
     assert seen(bucket, "again").current.versions == {"one": 1, "two": 1}
 
 
-def test_publishing_what_is_there_writes_nothing(
-    bucket,  # noqa: F811
-    publish,
-):
+def test_publishing_what_is_there_writes_nothing(bucket, publish):
     place = bucket.destination("idle")
     publish(place, "old")
     requests: list[str] = []
@@ -265,10 +247,7 @@ def test_publishing_what_is_there_writes_nothing(
     assert len(requests) == 2 + len(MODELS)
 
 
-def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
-    bucket,  # noqa: F811
-    publish,
-):
+def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(bucket, publish):
     place = bucket.destination("lost")
     publish(place, "old")
     bucket.client().delete_object(Bucket="models", Key="lost/one/1/weights.safetensors")
@@ -277,10 +256,7 @@ def test_a_version_that_lost_a_file_is_a_problem_and_is_published_anew(
     assert publish(place, "old").facts["models"] == {"one": 2, "two": 1}
 
 
-def test_a_version_that_somebody_has_changed_is_published_anew(
-    bucket,  # noqa: F811
-    publish,
-):
+def test_a_version_that_somebody_has_changed_is_published_anew(bucket, publish):
     place, key = bucket.destination("changed"), "changed/one/1/weights.safetensors"
     publish(place, "old")
     client = bucket.client()
@@ -291,10 +267,7 @@ def test_a_version_that_somebody_has_changed_is_published_anew(
     assert publish(place, "old").changed is False
 
 
-def test_a_pointer_that_is_not_the_kits_is_left_alone(
-    bucket,  # noqa: F811
-    publish,
-):
+def test_a_pointer_that_is_not_the_kits_is_left_alone(bucket, publish):
     key = "foreign/published.json"
     bucket.client().put_object(Bucket="models", Key=key, Body=b'{"format": 7}')
     with pytest.raises(PublishError, match=r"published.json cannot be used: format 7"):

@@ -13,7 +13,7 @@ from deploy.host.console import Console
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket, parse_destination
 from deploy.publishing.place import Look, Order, Outcome, Signing
-from tests.bucket import ADMIN, S3, bucket, juicefs  # noqa: F401
+from tests.bucket import ADMIN, S3, juicefs
 from tests.by_hand import triton
 from tests.kit import until
 from tests.synced import House, make_house
@@ -79,9 +79,7 @@ def _publisher(house, monkeypatch):
 
 
 def test_a_half_upload_harms_no_server_and_a_release_and_a_rollback_reach_all(
-    bucket,  # noqa: F811
-    house,
-    tmp_path,
+    bucket, house, tmp_path
 ):
     site = Site(bucket, house)
     assert site.publish(1).facts["models"] == {MODEL: 1}
