@@ -1,10 +1,18 @@
-"""The inputs of a request, from arrays."""
+"""The inputs of a request, from arrays; arrays of a request to NuGraph."""
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
+
+from numl_formats.contract import HITS, UVY
+
+
+def zeros(hits: int) -> dict[str, NDArray[Any]]:
+    """Return the columns of an event with so many hits, all of them zero, and no spacepoints."""
+    return {t.name: np.zeros(hits * t.name.startswith(HITS), t.dtype) for t in UVY.tensors}
 
 
 def inputs_of(module: Any, tensors: Mapping[str, NDArray[Any]]) -> list[Any]:

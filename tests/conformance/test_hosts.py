@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 import tritonclient.http as http
@@ -20,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 from deploy.engines.leftovers import SHARED_MEMORY
 from deploy.environment.environment import plan_environment
 from deploy.host.paths import CHECKOUT, cache_folder
-from tests.inputs import inputs_of
+from tests.inputs import inputs_of, zeros
 from tests.kit import SMALL, Kit, free_ports
 from tests.views import (
     ORDINARY,
@@ -74,31 +73,13 @@ def tight(kit):
         yield Tight(replace(kit, within=small.within), (), small.path(SHARED_MEMORY))
 
 
-def oversized() -> list[http.InferInput]:
-    """Return the tensors of a request of 24 MB."""
-    hits, spacepoints = np.zeros(1_000_000), np.zeros(0)
-    columns = {
-        "hit_table_hit_id": hits.astype(np.int32),
-        "hit_table_local_plane": hits.astype(np.int32),
-        "hit_table_local_time": hits.astype(np.float32),
-        "hit_table_local_wire": hits.astype(np.int32),
-        "hit_table_integral": hits.astype(np.float32),
-        "hit_table_rms": hits.astype(np.float32),
-        **{
-            f"spacepoint_table_{name}": spacepoints.astype(np.int32)
-            for name in ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y")
-        },
-    }
-    return inputs_of(http, columns)
-
-
 def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight):
     answer = tight.kit.up("tight", *SMALL, *tight.flags)
     with (
         http.InferenceServerClient(f"127.0.0.1:{answer['ports']['http']}") as client,
         pytest.raises(InferenceServerException, match="shared memory"),
     ):
-        client.infer("nugraph3", oversized())
+        client.infer("nugraph3", inputs_of(http, zeros(1_000_000)))  # 24 MB
     assert tight.kit.json("smoke", "--name", "tight")["ok"]
     status = tight.kit.json("status", "--name", "tight")
     assert (status["ok"], status["state"]["restarts"], status["state"]["heals"]) == (True, 0, 0)

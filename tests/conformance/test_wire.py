@@ -6,13 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
+from deploy.events.files import EventFile
 from deploy.host.paths import CHECKOUT
 from tests.inputs import inputs_of
 
@@ -47,25 +47,11 @@ ANSWER_S = 60
 Tensors = dict[str, np.ndarray]
 
 
-def read_event(path: Path, index: int = 0) -> Tensors:
-    """Read one event of a pynuml file, as the public example clients do."""
-    kinds = {"INT32": np.int32, "FP32": np.float32}
-    with h5py.File(path) as file:
-        event = file["event_table/event_id"][index]
-        rows = {
-            table: (file[f"{table}/event_id"][:] == event).all(axis=1)
-            for table in ("hit_table", "spacepoint_table")
-        }
-        tensors = {}
-        for name, kind in INPUTS.items():
-            table, _, column = name.partition("_table_")
-            table += "_table"
-            if column.startswith("hit_id_"):
-                values = file[f"{table}/hit_id"][:, "uvy".index(column[-1])]
-            else:
-                values = file[f"{table}/{column}"][:, 0]
-            tensors[name] = values[rows[table]].astype(kinds[kind])
-    return tensors
+def read_event(path: Path) -> Tensors:
+    """Read the first event of a pynuml file."""
+    with EventFile(path) as file:
+        found = file.read(0).tensors
+    return {name: found[name] for name in INPUTS}
 
 
 def ask(client: Any, module: Any, model: str, tensors: Tensors, outputs: Any = None) -> Tensors:
@@ -95,14 +81,18 @@ def grpc_client(demo):
         yield client
 
 
-@pytest.mark.parametrize("model", OUTPUTS)
-def test_the_metadata_is_the_contract(http_client, model):
-    metadata = http_client.get_model_metadata(model)
+def check_metadata(client: http.InferenceServerClient, model: str) -> None:
+    metadata = client.get_model_metadata(model)
     assert {t["name"]: (t["datatype"], t["shape"]) for t in metadata["inputs"]} == {
         name: (kind, [-1]) for name, kind in INPUTS.items()
     }
     found = {t["name"]: (t["datatype"], t["shape"]) for t in metadata["outputs"]}
     assert found == OUTPUTS[model]
+
+
+@pytest.mark.parametrize("model", OUTPUTS)
+def test_the_metadata_is_the_contract(http_client, model):
+    check_metadata(http_client, model)
 
 
 @pytest.mark.parametrize("model", OUTPUTS)
@@ -233,17 +223,9 @@ def test_good_clients_lose_nothing_and_get_their_own_answers_beside_hostile_ones
         assert all(answer.result(120) >= 10 for answer in answers)
 
 
-def test_the_real_event_with_the_real_weights_gives_the_expected_answer(kit, tmp_path, real_data):
+def test_the_real_event_with_the_real_weights_gives_the_expected_answer(kit, real_data):
     checkpoint = real_data / "nugraph3_hierarchical.ckpt"
-    norm = tmp_path / "norm.json"
-    norm.write_text(
-        '{"u": {"mean": [389.42752, 172.90794, 147.81108, 4.5563765],'
-        ' "std": [147.1627, 78.01324, 228.31424, 2.2156637]},'
-        ' "v": {"mean": [368.83023, 173.01247, 154.14513, 4.449338],'
-        ' "std": [145.29645, 80.54078, 282.34027, 1.8969047]},'
-        ' "y": {"mean": [546.2973, 172.77615, 116.974, 4.1647816],'
-        ' "std": [283.47656, 73.99135, 115.49256, 1.4615369]}}'
-    )
+    norm = CHECKOUT / "tests" / "real_norm.json"
     answer = kit.up(
         "real",
         *("--models", "nugraph3", "--instances", "1"),

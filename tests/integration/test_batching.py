@@ -17,7 +17,8 @@ import tritonclient.grpc as grpc
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from tests.inputs import inputs_of
+from numl_formats.contract import INPUTS
+from tests.inputs import inputs_of, zeros
 from tests.kit import SOON_S, until
 
 MODEL = """
@@ -53,9 +54,6 @@ class Played:
 triton.Runtime = SimpleNamespace(load=lambda *given, **named: Played())
 triton.choose_device = lambda kind, device_id: "cuda:0"
 """
-HITS = ("hit_id", "local_plane", "local_time", "local_wire", "integral", "rms")
-SPACEPOINTS = ("spacepoint_id", "hit_id_u", "hit_id_v", "hit_id_y")
-FLOATS = ("local_time", "integral", "rms")
 EVENTS, WAITING = 4, 5
 CONFIG = """
 backend: "python"
@@ -71,14 +69,7 @@ LIMITED = 'parameters {{ key: "{name}" value {{ string_value: "{value:g}" }} }}'
 
 def tensors(first_id: int) -> dict[str, np.ndarray[Any, Any]]:
     """Return an event of three hits with consecutive ids."""
-    found: dict[str, np.ndarray[Any, Any]] = {}
-    for name in HITS:
-        dtype = np.float32 if name in FLOATS else np.int32
-        found[f"hit_table_{name}"] = np.zeros(3, dtype)
-    for name in SPACEPOINTS:
-        found[f"spacepoint_table_{name}"] = np.zeros(0, np.int32)
-    found["hit_table_hit_id"] = np.arange(first_id, first_id + 3, dtype=np.int32)
-    return found
+    return zeros(3) | {"hit_table_hit_id": np.arange(first_id, first_id + 3, dtype=np.int32)}
 
 
 def write_model(folder: Path, *, seconds: float, more: str = "") -> None:
@@ -86,8 +77,7 @@ def write_model(folder: Path, *, seconds: float, more: str = "") -> None:
     (folder / "1" / "model.py").write_text(MODEL.format(seconds=seconds))
     inputs = [
         f'input {{ name: "{name}" data_type: TYPE_{kind} dims: -1 }}'
-        for name, array in tensors(0).items()
-        for kind in ["FP32" if array.dtype == np.float32 else "INT32"]
+        for name, kind in INPUTS.items()
     ]
     text = CONFIG.format(events=EVENTS, more="\n".join([more, *inputs]))
     (folder / "config.pbtxt").write_text(text)

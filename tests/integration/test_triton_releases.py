@@ -21,7 +21,7 @@ from deploy.engines.server import living_stubs
 from deploy.environment.interpreter import find_interpreter
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import read_golden
-from tests.conformance.test_wire import HOSTILE, INPUTS, OUTPUTS, ask, read_event, spoiled
+from tests.conformance.test_wire import HOSTILE, ask, check_metadata, read_event, spoiled
 from tests.inputs import inputs_of
 from tests.integration import test_fuzzing as fuzzing
 from tests.kit import until
@@ -65,12 +65,7 @@ def keeps_the_contract(ports):
         grpc.InferenceServerClient(f"127.0.0.1:{ports['grpc']}") as over_grpc,
     ):
         for model in MODELS:
-            metadata = over_http.get_model_metadata(model)
-            assert {t["name"]: (t["datatype"], t["shape"]) for t in metadata["inputs"]} == {
-                name: (kind, [-1]) for name, kind in INPUTS.items()
-            }
-            found = {t["name"]: (t["datatype"], t["shape"]) for t in metadata["outputs"]}
-            assert found == OUTPUTS[model]
+            check_metadata(over_http, model)
             answer = ask(over_http, http, model, event)
             other = ask(over_grpc, grpc, model, event)
             for output, array in answer.items():
