@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -39,21 +38,15 @@ class Sonic:
 
     Attributes:
         address: host:port, as FHiCL's serverURL.
-        authority: FHiCL's sslRootCertificates; None: without TLS.
         tries: FHiCL's allowedTries.
     """
 
     address: str
-    authority: Path | None = None
     model: str = "nugraph3"
     tries: int = 1
 
     def __post_init__(self) -> None:
-        if self.authority is None:
-            self._channel = grpc.insecure_channel(self.address)
-        else:
-            trusted = grpc.ssl_channel_credentials(self.authority.read_bytes())
-            self._channel = grpc.secure_channel(self.address, trusted)
+        self._channel = grpc.insecure_channel(self.address)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def begin_job(self) -> list[str]:

@@ -75,9 +75,6 @@ class Sync:
         self.process.send_signal(number)
         return self.process.wait(timeout=SOON_S)
 
-    def lines(self) -> list[str]:
-        return self.log.read_text().splitlines()
-
     def metrics(self) -> dict[str, float]:
         address = f"http://127.0.0.1:{self.status_port}/metrics"
         with urllib.request.urlopen(address, timeout=5) as answer:

@@ -12,12 +12,13 @@ import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,32 +44,11 @@ UNREACHABLE = "NumlServerUnreachable"  # for all of a server's models
 AGENT = "import sys; sys.path[0] = 'envs/numl'; from numl_sync.command import main; main()"
 
 
-@dataclass
-class Watched:
-    """A server, the watch over it, an agent without its bucket, a published folder with a watch.
-
-    What was delivered, and of what.
-    """
-
-    server: dict[str, Any]
-    folder: Path
-    repository: Path
-    watch: subprocess.Popen[str]
-    log: Path
-    exported: str
-    url: str
-    nobody: str
-    authority: Path
-    agent: str
-    place: Publisher
-    audit: str
-    delivered: set[tuple[str, str]] = field(default_factory=set)
-
-    def metrics(self) -> str:
-        """Return what the watches, the server and the agent export."""
-        own = f"127.0.0.1:{self.server['ports']['metrics']}"
-        ports = (self.exported, own, self.agent, self.audit)
-        return "\n".join(get(f"http://{port}/metrics") for port in ports)
+def metrics(watched: SimpleNamespace) -> str:
+    """Return what the watches, the server and the agent export."""
+    own = f"127.0.0.1:{watched.server['ports']['metrics']}"
+    ports = (watched.exported, own, watched.agent, watched.audit)
+    return "\n".join(get(f"http://{port}/metrics") for port in ports)
 
 
 def get(url: str) -> str:
@@ -155,7 +135,8 @@ def configure(folder: Path, targets: list[str], alertmanager: str, webhook: str)
 def watched(kit, tmp_path_factory):
     """A server without healing, whose certificate is for a week, and an address without one.
 
-    Beside it run an agent whose bucket is away, and a watch over a signed folder.
+    Beside it run a watch over both, an agent whose bucket is away, and a watch over a signed
+    folder. ``delivered`` are the alerts that came, and of what.
     """
     programs = [shutil.which(name) for name in ("prometheus", "prometheus-alertmanager")]
     if not all(programs):
@@ -194,20 +175,11 @@ def watched(kit, tmp_path_factory):
         log = folder / "watch.log"
         said = {"stdout": stack.enter_context(log.open("w")), "stderr": subprocess.STDOUT}
         watch = stack.enter_context(process(*smoke, *asked, cwd=CHECKOUT, **said))
-        found = Watched(
-            answer,
-            kit.folder("watched"),
-            repository,
-            watch,
-            log,
-            exported,
-            url,
-            nobody,
-            authority.file,
-            agent,
-            owner,
-            audit,
-        )
+        found = SimpleNamespace(
+            server=answer, folder=kit.folder("watched"), repository=repository,
+            watch=watch, log=log, exported=exported, url=url, nobody=nobody,
+            authority=authority.file, agent=agent, place=owner, audit=audit, delivered=set(),
+        )  # fmt: skip
         webhook = stack.enter_context(receiver(found.delivered))
         targets = [exported, f"127.0.0.1:{answer['ports']['metrics']}", agent, audit]
         for target in (exported, agent, audit):  # what is absent is an alert, too
@@ -223,7 +195,7 @@ def watched(kit, tmp_path_factory):
         yield found
 
 
-def on_a_busy_host(watched: Watched) -> set[tuple[str, str]]:
+def on_a_busy_host(watched: SimpleNamespace) -> set[tuple[str, str]]:
     """What is true of any model while others have the processors."""
     return {(name, m) for name in ("NumlSlow", "NumlQueueTime") for m in watched.server["models"]}
 
@@ -238,11 +210,11 @@ def test_a_watch_of_several_servers_is_about_each_of_them(watched):
     assert watched.delivered - wanted <= on_a_busy_host(watched)
     for model in watched.server["models"]:
         state = f'numl_smoke_state{{server="{watched.url}",model="{model}",state="right"}}'
-        assert f"{state} 1" in watched.metrics()
+        assert f"{state} 1" in metrics(watched)
 
 
 def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched):
-    shown = set(re.findall(r"^(\w+)[{ ]", watched.metrics(), re.M))
+    shown = set(re.findall(r"^(\w+)[{ ]", metrics(watched), re.M))
     text = "\n".join([RULES.read_text(), *expressions()])
     named = set(re.findall(r"\b(?:nv|nugraph|numl)_\w+", text))
     assert len(named) > 15
@@ -257,7 +229,7 @@ def test_every_metric_of_the_alerts_and_the_dashboard_is_there(watched):
 
 
 def test_a_published_folder_that_somebody_changes_is_delivered(watched):
-    until(lambda: f'place="{watched.place.place}"}} 0.0' in watched.metrics(), "the first look")
+    until(lambda: f'place="{watched.place.place}"}} 0.0' in metrics(watched), "the first look")
     assert watched.place.published is not None
     watched.place.write(replace(watched.place.published, sequence=99), signed=False)
     until(lambda: ("NumlPlaceDamaged", watched.audit) in watched.delivered, "the alert")
