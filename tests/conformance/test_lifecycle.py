@@ -97,25 +97,22 @@ def test_the_header_that_the_list_of_processes_shows_opens_nothing(demo):
         assert asker.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
-def test_two_deployments_run_side_by_side_and_one_s_end_leaves_the_other(kit, demo, single):
+def test_the_end_of_one_of_two_deployments_with_an_idle_client_leaves_nothing_but_the_other(
+    kit, demo, single
+):
     assert set(single["ports"].values()).isdisjoint(demo["ports"].values())
-    assert kit.down("single")["stopped"] == ["single"]
-    assert kit.json("status", "--name", "demo")["ok"]
-
-
-def test_down_leaves_nothing_behind_even_with_an_idle_connection(kit):
-    answer = kit.up("idle", "--models", "nugraph3", "--instances", "1")
-    with socket.create_connection(("127.0.0.1", answer["ports"]["http"])) as idle:
+    with socket.create_connection(("127.0.0.1", single["ports"]["http"])) as idle:
         idle.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n")
         assert idle.recv(100).startswith(b"HTTP/1.1 200")
         started = time.monotonic()
-        assert kit.down("idle")["stopped"] == ["idle"]
+        assert kit.down("single")["stopped"] == ["single"]
         assert time.monotonic() - started < 30, "as long as Triton by itself waits for a client"
-    assert not kit.leftovers("idle", answer["scratch"])
+    assert not kit.leftovers("single", single["scratch"])
     for process in ("server", "supervisor"):
         # One that has ended may wait for the host's init to reap it.
-        assert ProcessId.model_validate(answer[process]).process() is None
-    assert kit.json("status", "--name", "idle")["status"] == 1
+        assert ProcessId.model_validate(single[process]).process() is None
+    assert kit.json("status", "--name", "single")["status"] == 1
+    assert kit.json("status", "--name", "demo")["ok"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -154,10 +154,3 @@ def test_events_of_a_file_are_sent(kit, url):
     assert done.returncode == 0, done.stderr
     (tenant,) = json.loads(done.stdout)["rounds"][0]["tenants"]
     assert tenant["wrong"] == 0
-
-
-def test_load_without_a_server_says_how_to_start_one(kit):
-    done = kit.run("load", "--url", "grpc://127.0.0.1:9", "--rates", "1")
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) <= 3
-    assert done.stderr.startswith("error: ")

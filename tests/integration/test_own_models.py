@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpc
 import tritonclient.http as http
 
 from deploy.client.probe import Probe, smoke
@@ -148,14 +147,3 @@ def test_a_model_of_onnx_takes_any_number_of_hits(served):
             answer = client.infer("hits", [hits])
             assert answer.as_numpy("scores").tolist() == [[1, 3, 2]] * count
             assert answer.as_numpy("label").tolist() == [1] * count
-
-
-def test_a_shape_that_no_array_can_have_ends_no_process(kit, served):
-    with grpc.InferenceServerClient(f"127.0.0.1:{served['ports']['grpc']}") as client:
-        x = grpc.InferInput("x", [2], "FP32")
-        x.set_data_from_numpy(X)
-        x.set_shape([2 + 2**62])
-        assert client.infer("double", [x]).as_numpy("y").size == 0
-        x.set_shape([2])
-        np.testing.assert_array_equal(client.infer("double", [x]).as_numpy("y"), 2 * X)
-    assert kit.noted("own")["heals"] == 0

@@ -39,16 +39,6 @@ def test_a_service_that_speaks_only_grpc_over_tls_is_proved(kit, encrypted, site
     assert 0 < latency["median_s"] <= latency["worst_s"]
 
 
-def test_a_person_reads_a_table(kit, encrypted, site):
-    done = kit.run("smoke", "--url", url(encrypted), "--model", "nugraph3", "--ca", str(site.file))
-    assert (done.returncode, done.stderr) == (0, "")
-    title, columns, row, health = done.stdout.splitlines()
-    assert title == "smoke inference"
-    assert columns.split() == ["server", "model", "result", "median", "worst", "requests"]
-    assert row.split()[:3] == [url(encrypted), "nugraph3", "ok"]
-    assert health == f"{url(encrypted)}: gRPC health: serving"
-
-
 def test_up_says_what_has_no_tls(kit, encrypted, pair):
     files = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
     done = kit.run("up", "--name", "encrypted", *SMALL, "--listen", OUTSIDE, *files)
@@ -105,15 +95,6 @@ def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(folder, pair,
     finally:
         server.stop()
     assert caught.value.cause == "the server cannot use its certificate and private key for TLS"
-
-
-def test_files_that_cannot_be_used_are_refused_before_anything_is_started(kit, site, pair):
-    key = site.issue("other").key
-    files = ("--tls-cert", str(pair.cert), "--tls-key", str(key))
-    answer = kit.json("up", "--name", "none", *files)
-    said = f"certificate {pair.cert}: does not match the private key {key}"
-    assert (answer["status"], answer["error"]) == (2, said)
-    assert not kit.folder("none").exists()
 
 
 def test_wrong_values_are_told(kit, encrypted, site, tmp_path):
