@@ -12,17 +12,13 @@ HUGE_TIME = 1e30
 def make_event(
     local_plane: Any, local_wire: Any, local_time: Any, *, hit_id: Any = None, triplets: Any = ()
 ) -> Event:
-    """Make an event from hit coordinates and the (u, v, y) hit ids of its spacepoints."""
-    return Event.from_tensors(make_tensors(local_plane, local_wire, local_time, hit_id, triplets))
+    """Make an event from hit coordinates and the (u, v, y) hit ids of its spacepoints.
 
-
-def make_tensors(
-    local_plane: Any, local_wire: Any, local_time: Any, hit_id: Any = None, triplets: Any = ()
-) -> dict[str, np.ndarray[Any, Any]]:
-    """Make the tensors of such an event; charge and width follow from the row number."""
+    Charge and width follow from the row number.
+    """
     rows = np.arange(len(local_plane))
     ids = np.array(triplets, np.int32).reshape(-1, 3)
-    return {
+    tensors = {
         "hit_table_hit_id": np.array(rows if hit_id is None else hit_id, np.int32),
         "hit_table_local_plane": np.array(local_plane, np.int32),
         "hit_table_local_time": np.array(local_time, np.float32),
@@ -30,30 +26,10 @@ def make_tensors(
         "hit_table_integral": (50 + rows % 97).astype(np.float32),
         "hit_table_rms": (2 + rows % 5).astype(np.float32),
         "spacepoint_table_spacepoint_id": np.arange(len(ids), dtype=np.int32),
-        **{
-            f"spacepoint_table_hit_id_{plane}": np.ascontiguousarray(ids[:, axis])
-            for axis, plane in enumerate("uvy")
-        },
     }
-
-
-def random_event(rng: np.random.Generator, hits: int, spacepoints: int) -> Event:
-    """Make an event of scattered hits with distinct ids and mostly complete spacepoints."""
-    plane = rng.integers(0, 3, hits)
-    hit_id = rng.permutation(hits) + rng.integers(0, 1000)
-    triplets = np.full((spacepoints, 3), -1)
-    for axis in range(3):
-        ids = hit_id[plane == axis]
-        if len(ids):
-            present = rng.random(spacepoints) < 0.8
-            triplets[present, axis] = rng.choice(ids, present.sum())
-    return make_event(
-        plane,
-        rng.integers(0, 3456, hits),
-        rng.uniform(0, 6400, hits),
-        hit_id=hit_id,
-        triplets=triplets,
-    )
+    for axis, plane in enumerate("uvy"):
+        tensors[f"spacepoint_table_hit_id_{plane}"] = np.ascontiguousarray(ids[:, axis])
+    return Event.from_tensors(tensors)
 
 
 def _scattered(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:

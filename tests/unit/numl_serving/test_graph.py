@@ -7,17 +7,17 @@ import mpi4py
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
 from numpy.typing import NDArray
-from oracle import card_of
+from oracle import card_of, random_event
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import QhullError
-from strategies import events, make_event, random_event
+from strategies import events, make_event
 
 from numl_formats.card import EXTENSION_FEATURES
 
@@ -146,7 +146,7 @@ def test_graph_equals_the_one_that_pynuml_and_pyg_build(event, pynuml_graph):
 
 @pytest.mark.parametrize("hits", [189, 1300, 5000])
 def test_graph_of_a_large_event_equals_the_one_that_pynuml_and_pyg_build(hits, pynuml_graph):
-    event = random_event(np.random.default_rng(hits), hits, hits // 2)
+    event = random_event(np.random.default_rng(hits), hits)
     assert_same_graph(event, build_graph(event, CARD), pynuml_graph(event))
 
 
@@ -175,34 +175,26 @@ def test_hits_in_a_pattern_have_the_edges_of_pyg(wire, time, pynuml_graph):
     assert_connected(planar(ours, 0), len(wire))
 
 
-def test_fewer_than_four_hits_are_all_connected():
-    for hits, edges in enumerate(([], [], [(0, 1), (1, 0)])):
-        assert list(zip(*plane_graph(range(hits), range(hits)).tolist(), strict=True)) == edges
-    triangle = plane_graph([5, 5, 5], [7, 7, 7])
-    np.testing.assert_array_equal(triangle, [[0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1]])
+ROWS = np.arange(22_500)
+NEAR = np.random.default_rng(0).integers(0, 4, (2, 50))
+# A pattern of more hits than QHull is asked for, too.
+HARD_FOR_QHULL = {
+    **{
+        f"{n} at one position": (np.full(n, 100), np.full(n, 181)) for n in (4, 5, 50, 2000, 30_000)
+    },
+    "many on a wire": (0 * ROWS, ROWS // 150 * 10),
+    "many on a line": (ROWS, ROWS // 150 * 10),
+    "many on a grid": (ROWS % 150, ROWS // 150 * 10),
+    "close together far from the origin": (10_000_000 + NEAR[0], 1e8 + 8 * NEAR[1]),
+}
 
 
-@pytest.mark.parametrize("hits", [4, 5, 50, 2000, 30_000])
-def test_coincident_hits_are_connected(hits):
-    edges = plane_graph(np.full(hits, 100), np.full(hits, 181))
-    assert_valid_edges(edges, hits)
-    assert_connected(edges, hits)
-    assert edges.shape[1] <= 6 * hits
-
-
-@pytest.mark.parametrize("pattern", [np.zeros_like, np.abs, lambda rows: rows % 150])
-def test_more_hits_in_a_pattern_than_qhull_is_asked_for_are_connected(pattern):
-    rows = np.arange(22_500)
-    edges = plane_graph(pattern(rows), rows // 150 * 10)
-    assert_valid_edges(edges, len(rows))
-    assert_connected(edges, len(rows))
-
-
-def test_hits_close_together_far_from_the_origin_are_connected():
-    offset = np.random.default_rng(0).integers(0, 4, (50, 2))
-    edges = plane_graph(10_000_000 + offset[:, 0], 1e8 + 8 * offset[:, 1])
-    assert_valid_edges(edges, 50)
-    assert_connected(edges, 50)
+@pytest.mark.parametrize(("wire", "time"), HARD_FOR_QHULL.values(), ids=HARD_FOR_QHULL)
+def test_hits_that_are_hard_for_qhull_are_connected(wire, time):
+    edges = plane_graph(wire, time)
+    assert_valid_edges(edges, len(wire))
+    assert_connected(edges, len(wire))
+    assert edges.shape[1] <= 6 * len(wire)
 
 
 @given(
@@ -227,24 +219,12 @@ def with_spacepoints(hit_id: Any, named: Any) -> NDArray[np.int64]:
     return nexus(build_graph(event, CARD), 0)
 
 
-def test_duplicate_hit_ids_give_an_edge_each():
-    edges = with_spacepoints([7, 4, 7], [7, -1, 4, 7])
-    np.testing.assert_array_equal(edges, [[0, 0, 1, 2, 2], [0, 3, 2, 0, 3]])
-
-
-def test_unknown_ids_give_no_edge():
-    assert with_spacepoints([7, 4], [-1, 5, 8]).shape == (2, 0)
-
-
-def test_the_least_and_the_largest_id_are_ids_like_others():
-    edges = with_spacepoints([2**31 - 1, -(2**31), -1], [-(2**31), 2**31 - 1, -1, 0])
-    np.testing.assert_array_equal(edges, [[0, 1, 2], [1, 0, 2]])
-
-
 @given(
     hit_id=st.lists(st.integers(-3, 12) | st.integers(-(2**31), 2**31 - 1), max_size=20),
     more=st.lists(st.integers(-3, 12), min_size=10, max_size=20),
 )
+@example(hit_id=[7, 4, 7], more=[-1, 5, 8])
+@example(hit_id=[2**31 - 1, -(2**31), -1], more=[0])
 def test_every_hit_with_the_id_of_a_spacepoint_has_an_edge(hit_id, more):
     named = [*hit_id, *more]
     wanted = {
@@ -293,7 +273,7 @@ def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on()
 def test_the_feature_extension_is_that_of_the_two_nearest_hits(hits):
     rng = np.random.default_rng(hits)
     card = replace(CARD, hit_features=EXTENSION_FEATURES)
-    event = random_event(rng, hits, 5)
+    event = random_event(rng, hits)
     graph = build_graph(event, card)
     wire, time = event.hit("local_wire")[graph.rows], event.hit("local_time")[graph.rows]
     place = np.stack((wire, time), 1).astype(np.float32) * np.float32(card.position_scale)
