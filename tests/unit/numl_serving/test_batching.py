@@ -49,36 +49,6 @@ def test_a_worker_hands_a_full_batch_over_at_once():
     worker.close()
 
 
-def test_whoever_submits_waits_while_a_batch_runs_and_the_next_one_is_full():
-    gate, running = threading.Event(), threading.Event()
-    handled: list[list[int]] = []
-
-    def handle(batch: list[int]) -> None:
-        running.set()
-        assert gate.wait(10)
-        handled.append(batch)
-
-    worker = BatchWorker(handle, never, max_items=2, max_wait_s=0)
-    taken: list[int] = []
-
-    def submit() -> None:
-        for item in range(9):
-            worker.submit(item)
-            taken.append(item)
-
-    client = threading.Thread(target=submit)
-    client.start()
-    assert running.wait(10)
-    client.join(0.3)
-    # One or two run, two gather; the last of these was not yet returned from.
-    assert client.is_alive()
-    assert len(taken) <= 3
-    gate.set()
-    client.join(10)
-    worker.close()
-    assert [item for batch in handled for item in batch] == list(range(9))
-
-
 def test_a_worker_with_a_limit_refuses_what_exceeds_it_at_once():
     gate, running = threading.Event(), threading.Event()
 
@@ -155,19 +125,15 @@ def graph(hits: int, edges: int, up: int = 0) -> Any:
         ([(10, 1), (10, 1), (80, 1)], [[0, 1, 2]]),
         ([(10, 1), (10, 1), (81, 1)], [[0, 1], [2]]),
         ([(1, 500), (1, 500), (1, 1)], [[0, 1], [2]]),
+        ([(1, 400, 200), (1, 400, 1)], [[0], [1]]),  # edges to spacepoints count, too
         ([(1, 1), (5000, 90000), (1, 1)], [[0], [1], [2]]),
         ([(0, 0)], [[0]]),
         ([], []),
     ],
 )
 def test_batches_keep_to_both_limits_and_a_larger_event_is_alone(sizes, expected):
-    graphs = {number: graph(hits, edges) for number, (hits, edges) in enumerate(sizes)}
+    graphs = {number: graph(*size) for number, size in enumerate(sizes)}
     assert list(batches.split(graphs, Limits(hits=100, edges=1000))) == expected
-
-
-def test_edges_to_spacepoints_count_too():
-    graphs = {3: graph(1, 400, 200), 5: graph(1, 400, 1)}
-    assert list(batches.split(graphs, Limits(hits=100, edges=1000))) == [[3], [5]]
 
 
 class Device:

@@ -9,9 +9,10 @@ import pytest
 import torch
 from numl_serving import torch_runtime
 from numl_serving.batches import Limits
-from numl_serving.errors import DeviceLostError, EventError, ModelFilesError, NetworkError
+from numl_serving.errors import DeviceLostError, EventError, ModelFilesError
 from numl_serving.torch_runtime import TorchEngine, gpu_of
 from small_models import NUGRAPH3, random_event, random_weights
+from strategies import make_event
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
 EVENTS = [random_event(NUGRAPH3.schema, hits, seed=hits) for hits in (10, 20, 30, 40)]
@@ -58,14 +59,6 @@ def test_what_did_not_fit_is_run_in_halves_and_nothing_of_it_is_alive():
     assert result.batches == 3
 
 
-def test_an_event_that_does_not_fit_by_itself_fails_alone():
-    failing, _ = engine(largest=35)
-    *good, large = failing.run(EVENTS).outputs
-    assert all(isinstance(outputs, dict) for outputs in good)
-    assert isinstance(large, NetworkError)
-    assert str(large) == "RuntimeError: CUDA out of memory"
-
-
 class PlayedGpu:
     """What torch says of a GPU."""
 
@@ -93,7 +86,9 @@ def play(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> tuple[Torc
 
 def test_a_gpu_that_answers_with_its_last_error_for_ever_is_lost(monkeypatch):
     failing, calls = play(monkeypatch, RuntimeError(ILLEGAL))
-    outputs = failing.run([*EVENTS, explosion()]).outputs
+    ids = {"hit_id": np.full(1000, 7), "triplets": [(7, -1, -1)] * 10}
+    exploding = make_event(np.zeros(1000), range(1000), range(1000), **ids)
+    outputs = failing.run([*EVENTS, exploding]).outputs
     assert calls == ["empty_cache", "synchronize"]
     for lost in outputs[:4]:
         assert isinstance(lost, DeviceLostError)
@@ -102,23 +97,6 @@ def test_a_gpu_that_answers_with_its_last_error_for_ever_is_lost(monkeypatch):
             "was encountered)"
         )
     assert isinstance(outputs[4], EventError)
-
-
-def explosion() -> Any:
-    """Return an event that no graph is made of."""
-    return None
-
-
-@pytest.fixture(autouse=True)
-def _graphs_of_none_explode(monkeypatch):
-    build = torch_runtime.build_graph
-
-    def build_or_refuse(event: Any, card: Any) -> Any:
-        if event is None:
-            raise EventError("the event unfolds into too many edges")
-        return build(event, card)
-
-    monkeypatch.setattr(torch_runtime, "build_graph", build_or_refuse)
 
 
 @pytest.mark.parametrize("error", [None, torch.OutOfMemoryError("others have it all")])
@@ -140,27 +118,29 @@ def test_threads_are_set_only_where_they_are_given():
         torch.set_num_threads(before)
 
 
-def test_a_torch_for_cpus_is_named(monkeypatch):
-    monkeypatch.setattr("torch.version.cuda", None)
-    with pytest.raises(ModelFilesError) as caught:
-        gpu_of("0")
-    assert str(caught.value) == (
-        f"the instance is of KIND_GPU but torch {torch.__version__} cannot use a GPU: deploy with "
-        "the GPU environment or set KIND_CPU in config.pbtxt's instance_group"
-    )
-
-
-def test_a_gpu_that_cannot_be_used_is_told_with_both_reasons(monkeypatch):
-    """What CUDA says when the driver is too old is the same as when there is no GPU."""
-    monkeypatch.setattr("torch.version.cuda", "13.0")
+@pytest.mark.parametrize(
+    ("cuda", "said"),
+    [
+        (
+            None,
+            " cannot use a GPU: deploy with the GPU environment or set KIND_CPU in config.pbtxt's "
+            "instance_group",
+        ),
+        # What CUDA says when the driver is too old is the same as when there is no GPU.
+        (
+            "13.0",
+            " for CUDA 13.0 finds no usable GPU: the host's driver is too old for it (nvidia-smi), "
+            "or the server was given no GPU (CUDA_VISIBLE_DEVICES)",
+        ),
+    ],
+    ids=["a torch for CPUs", "no driver for its CUDA"],
+)
+def test_a_gpu_that_cannot_be_used_is_told_with_all_reasons(monkeypatch, cuda, said):
+    monkeypatch.setattr("torch.version.cuda", cuda)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with pytest.raises(ModelFilesError) as caught:
         gpu_of("0")
-    assert str(caught.value) == (
-        f"the instance is of KIND_GPU but torch {torch.__version__} for CUDA 13.0 finds no "
-        "usable GPU: the host's driver is too old for it (nvidia-smi), or the server was given no "
-        "GPU (CUDA_VISIBLE_DEVICES)"
-    )
+    assert str(caught.value) == f"the instance is of KIND_GPU but torch {torch.__version__}{said}"
 
 
 def test_a_gpu_is_named_as_torch_names_it(monkeypatch):

@@ -73,52 +73,51 @@ def test_only_requested_outputs_are_returned(start, mode):
     assert list(response.outputs) == ["x_semantic_u"]
 
 
+def unreadable():
+    bad = request()
+    bad.inputs = lambda: [None]
+    return bad
+
+
+FAILED = "the event could not be processed: "
+TRACE = "Traceback (most recent call last):"
+BAD = {
+    "an invalid event": (
+        lambda: request(damage=1),
+        ("invalid", "hit_table.rms is nan in row 1: values must be finite"),
+        [],
+    ),
+    "an event that would explode": (
+        lambda: request(FakeRuntime.EXPLODES),
+        ("invalid", "the event unfolds into too many edges"),
+        [],
+    ),
+    "an event at which the network fails": (
+        lambda: request(FakeRuntime.FAILS),
+        ("internal", f"{FAILED}ValueError: poisoned"),
+        ["Traceback: in the network"],
+    ),
+    "an input that cannot be read": (
+        unreadable,
+        ("internal", f"{FAILED}AttributeError: 'NoneType' object has no attribute 'name'"),
+        [TRACE],
+    ),
+    "an output that there is not": (
+        lambda: request(outputs=["x"]),
+        ("internal", f"{FAILED}KeyError: 'x'"),
+        [TRACE],
+    ),
+}
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_an_invalid_event_is_told_why_and_its_neighbours_are_answered(start, mode):
-    good, bad, other = responses(start(**mode), [request(1), request(2, damage=1), request(3)])
-    assert bad.error.code == "invalid"
-    assert str(bad.error) == "hit_table.rms is nan in row 1: values must be finite"
+@pytest.mark.parametrize(("make", "told", "logged"), BAD.values(), ids=BAD)
+def test_a_bad_request_is_told_why_and_its_neighbours_are_answered(start, mode, make, told, logged):
+    good, bad, other = responses(start(**mode), [request(1), make(), request(3)])
+    assert (bad.error.code, str(bad.error)) == told
     assert good.outputs["x_filter_u"][0] == 1
     assert other.outputs["x_filter_u"][0] == 3
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_event_that_would_explode_is_refused_and_its_neighbours_are_answered(start, mode):
-    good, bad, other = responses(
-        start(**mode), [request(1), request(FakeRuntime.EXPLODES), request(3)]
-    )
-    assert bad.error.code == "invalid"
-    assert str(bad.error) == "the event unfolds into too many edges"
-    assert good.outputs["x_filter_u"][0] == 1
-    assert other.outputs["x_filter_u"][0] == 3
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_event_that_makes_the_network_fail_fails_alone(start, mode):
-    good, bad, other = responses(
-        start(**mode), [request(1), request(FakeRuntime.FAILS), request(3)]
-    )
-    assert bad.error.code == "internal"
-    assert str(bad.error) == "the event could not be processed: ValueError: poisoned"
-    assert good.outputs["x_filter_u"][0] == 1
-    assert other.outputs["x_filter_u"][0] == 3
-    assert fake_triton.Logger.lines == ["Traceback: in the network"]
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_unforeseen_failure_while_reading_a_request_is_its_own(start, mode, monkeypatch):
-    model, bad = start(**mode), request()
-    monkeypatch.setattr(bad, "inputs", lambda: [None])
-    first, second = responses(model, [bad, request(5)])
-    assert first.error.code == "internal"
-    assert second.outputs["x_filter_u"][0] == 5
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_an_unknown_output_is_an_error_of_its_request(start, mode):
-    first, second = responses(start(**mode), [request(outputs=["x"]), request(5)])
-    assert first.error.code == "internal"
-    assert second.outputs["x_filter_u"][0] == 5
+    assert [line.partition("\n")[0] for line in fake_triton.Logger.lines] == logged
 
 
 @pytest.mark.parametrize("mode", MODES[1:])
