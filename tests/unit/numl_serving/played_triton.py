@@ -30,11 +30,9 @@ class Triton:
     empty: bool = False
     groups: list[dict[str, Any]] = field(default_factory=lambda: [{"count": 2, "gpus": []}])
     versions: list[str] = field(default_factory=lambda: ["1"])
-    asked: list[dict[str, Any]] = field(default_factory=list)
     port: int = 0
 
-    def infer(self, question: dict[str, Any], data: bytes) -> tuple[int, dict[str, str], bytes]:
-        self.asked.append({**question, "data": data})
+    def infer(self, question: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
         if self.error is not None:
             return 500, {}, json.dumps({"error": self.error}).encode()
         wanted = [output["name"] for output in question["outputs"]]
@@ -75,7 +73,7 @@ def triton():
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             length = int(self.headers["Inference-Header-Content-Length"])
-            self.reply(*played.infer(json.loads(body[:length]), body[length:]))
+            self.reply(*played.infer(json.loads(body[:length])))
 
         def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
             self.send_response(status)

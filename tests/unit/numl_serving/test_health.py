@@ -41,19 +41,6 @@ def test_a_sites_own_model_is_asked_only_whether_it_is_ready(triton, repository,
     assert capsys.readouterr().out == "unhealthy: classifier: not ready\n"
 
 
-def test_the_event_is_sent_as_binary_tensors(triton, repository):
-    ask(triton, repository)
-    question = triton.asked[0]
-    sizes = [tensor["parameters"]["binary_data_size"] for tensor in question["inputs"]]
-    assert sum(sizes) == len(question["data"]) == 6 * HITS * 4
-    assert question["inputs"][0] == {
-        "name": "hit_table_hit_id",
-        "shape": [HITS],
-        "datatype": "INT32",
-        "parameters": {"binary_data_size": HITS * 4},
-    }
-
-
 def test_other_values_are_unhealthy(triton, repository, capsys):
     triton.answer["x_semantic_u"] = GOLDEN["x_semantic_u"] + 1
     assert ask(triton, repository) == 1
