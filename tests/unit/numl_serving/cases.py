@@ -1,6 +1,6 @@
 """The models and the events for which answers are compared with nugraph's own."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from checkpoint_files import model24, recognised, served
+from checkpoint_files import architecture, model24, recognised, served
 from hypothesis import strategies as st
-from networks_under_test import Network
 from numl_bench.reference24 import Reference24
 from numl_bench.reference24 import answer as nugraph24
 from numl_demo.simulate import simulate_event as simulate_anew
 from numl_serving.event import Event
+from numl_serving.graph import build_graph
 from numl_serving.native import NativeModel
+from numl_serving.networks import build_network, collate
 from numpy.typing import NDArray
 from oracle import KINDS, UVY, answer, card_of, random_event, random_weights
 from oracle25 import Layout, Model25, server
@@ -60,6 +61,26 @@ class Scattered:
             positions=self.positions,
             duplicates=self.duplicates,
         )
+
+
+class Network:
+    """A network of ours in PyTorch, with its card."""
+
+    def __init__(
+        self,
+        card: ModelCard,
+        weights: Mapping[str, NDArray[np.float32]],
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.card, self.dtype = card, dtype
+        self.module = build_network(card, weights).to(dtype)
+
+    def answer(self, events: Sequence[Event]) -> dict[str, NDArray[Any]]:
+        """Answer a batch of events; returns arrays by output name."""
+        batch = collate([build_graph(event, self.card) for event in events], self.card)
+        with torch.inference_mode():
+            outputs = self.module(batch.to(self.dtype))
+        return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
 TRAINING_STEPS = 8
@@ -128,8 +149,8 @@ def native(case: Case, seed: int) -> NativeModel:
 
 
 @cache
-def trained24(kind: str) -> Mapping[str, NDArray[np.float32]]:
-    """Return the weights of a model of 24.7.1 or before that was trained for a few steps."""
+def trained24(kind: str) -> tuple[Mapping[str, torch.Tensor], Mapping[str, NDArray[np.float32]]]:
+    """Train a model of 24.7.1 or before for a few steps; return its state, and what is imported."""
     card = card_of(kind)
     reference = Reference24(card, random_weights(card, 0))
     model = reference.model
@@ -148,9 +169,9 @@ def trained24(kind: str) -> Mapping[str, NDArray[np.float32]]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    state = served(model.state_dict())
-    architecture = "nugraph2" if kind == "nugraph2" else "nugraph3"
-    return recognised(state, architecture).weights(state)
+    state = model.state_dict()
+    found = served(state)
+    return state, recognised(found, architecture(kind)).weights(found)
 
 
 def exact_and_single(case: Case, seed: int, event: Event) -> tuple[Answer, Answer]:

@@ -68,6 +68,11 @@ def model24(kind: str, **arguments: Any) -> nn.Module:
     return model
 
 
+def architecture(kind: str) -> str:
+    """Return what ``--model`` is for a kind, or a checkpoint's name."""
+    return "nugraph2" if kind.startswith("nugraph2") else "nugraph3"
+
+
 def served(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the weights that inference uses, as arrays by their modern names."""
     return {modern_name(n): tensor.numpy() for n, tensor in state.items() if is_served(n)}
@@ -88,8 +93,7 @@ def request_for(kind: str, folder: Path, **changes: Any) -> Request:
     if kind == "per-plane":
         changes = {"semantic_classes": list("abcdefg"), "event_classes": list("abcd")} | changes
     checkpoint = checkpoint_of(model24(kind).state_dict(), folder, **changes)
-    architecture = "nugraph2" if kind == "nugraph2" else "nugraph3"
-    return Request(checkpoint, architecture, folder / "out", norm_file(folder))
+    return Request(checkpoint, architecture(kind), folder / "out", norm_file(folder))
 
 
 def processed_file(path: Path, generation: int | None, norm: bool, **names: list[str]) -> Path:
@@ -145,17 +149,12 @@ CASES25: Mapping[str, Any] = {
 
 @functools.cache
 def folder25() -> Path:
-    """Return the folder with a checkpoint of each of `CASES25`, written by nugraph 25.4.
-
-    Beside each ``NAME.ckpt`` is ``NAME.npz``: hit features ``x`` and what the encoder makes of
-    them, ``encoded`` (by plane for NuGraph2).
-    """
+    """Return the folder with a checkpoint of each of `CASES25`, written by nugraph 25.4."""
     folder = tempfile.TemporaryDirectory(prefix="numl-test-nugraph25-")
     _FOLDERS.append(folder)
     for name, arguments in CASES25.items():
         number = server().ask("make", gain=1, seed=0, events=[], graph={}, **arguments)
-        x, encoded = server().ask("encode", model=number)
-        np.savez(Path(folder.name, f"{name}.npz"), x=x, encoded=encoded)
+        server().ask("normalise", model=number)
         server().ask("save", model=number, path=str(Path(folder.name, f"{name}.ckpt")))
     return Path(folder.name)
 

@@ -19,15 +19,8 @@ def differences(
 
     Every entry is compared on a scale of its own: its size or, as a small number may be the
     difference of large ones, the root mean square of its row (the numbers of its node; without
-    rows of the tensor). Integers have to be equal.
-
-    Args:
-        expected: Answers by output name.
-        actual: Answers by output name.
-        tolerance: Largest difference, in units of the scale.
-
-    Returns:
-        A line for each tensor that differs, with its worst entry.
+    rows of the tensor). ``tolerance`` is in units of it. Integers have to be equal. A tensor that
+    differs is told by its worst entry.
     """
     if expected.keys() != actual.keys():
         return [f"outputs are {sorted(actual)}, not {sorted(expected)}"]

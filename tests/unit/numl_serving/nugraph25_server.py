@@ -109,22 +109,14 @@ def save(model: int, path: str) -> None:
 
 
 @torch.no_grad()
-def encode(model: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return hit features, and what the encoder makes of them (by plane for NuGraph2).
-
-    The features' normalisation is that of these features.
-    """
-    network = _MODELS[model]
-    torch.manual_seed(0)
+def normalise(model: int) -> None:
+    """Give a model the feature normalisation of features that are made up."""
+    network = _MODELS[model].train()
     x = 20 * torch.randn(50, network.hparams.in_features) + 100
-    for training in (True, False):  # training makes the statistics, and their shapes
-        network.train(training)
-        if isinstance(network, NuGraph2):
-            by_plane = network.encoder(dict.fromkeys(network.hparams.planes, x))
-            encoded = torch.stack(list(by_plane.values()))
-        else:
-            encoded = network.encoder.planar_net(network.encoder.input_norm(x))
-    return x.numpy(), encoded.numpy()
+    if isinstance(network, NuGraph2):
+        network.encoder(dict.fromkeys(network.hparams.planes, x))
+    else:
+        network.encoder.input_norm(x)
 
 
 def load(folder: str) -> int:
@@ -197,7 +189,7 @@ def _make_first_generation(data: NuGraphData, planes: Sequence[str], features: i
 
 
 _COMMANDS: Mapping[str, Callable[..., Any]] = {
-    command.__name__: command for command in (make, train, load, state, save, encode, answer)
+    command.__name__: command for command in (make, train, load, state, save, normalise, answer)
 }
 
 

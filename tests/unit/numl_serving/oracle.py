@@ -31,12 +31,9 @@ _GAIN = {"24.7.1": 2.35, "per-plane": 2.5, "nugraph2": 2.5}
 def card_of(
     kind: str, planes: Sequence[str] = UVY, features: Sequence[str] = ("integral", "rms")
 ) -> ModelCard:
-    """Return the card of a model in nugraph's default widths.
+    """Return the card of a model in nugraph's default widths, of one of `KINDS`.
 
-    Args:
-        kind: One of `KINDS`.
-        planes: Names of the planes.
-        features: Hit features after the position's two.
+    The position's two features come before ``features``.
     """
     nugraph2, first = kind == "nugraph2", kind == "24.7.1"
     norm = list(NORMALISATION.values())
@@ -122,13 +119,8 @@ def random_event(
 ) -> Event:
     """Make an event of scattered hits, two in five of them joined by spacepoints.
 
-    Args:
-        rng: The source of randomness.
-        hits: Number of hits.
-        schema: Its columns.
-        planes: Planes that get hits; None: all.
-        positions: Whether spacepoints carry positions, if the schema has any.
-        duplicates: Whether hit ids repeat, so that spacepoints have several edges in a plane.
+    Hits are in all planes or these. With ``duplicates`` hit ids repeat, so that spacepoints have
+    several edges in a plane; positions are left out where the schema has none.
     """
     count = len(schema.planes)
     plane = rng.choice(np.array(range(count) if planes is None else planes, np.int32), hits)

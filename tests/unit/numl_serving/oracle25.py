@@ -120,22 +120,11 @@ class Model25:
             source=Source("model.ckpt", "0" * 64),
         )
 
-    def answer(self, event: Event, *, double: bool = True, old_names: bool = True) -> Arrays:
-        """Answer an event in float64 or float32; returns arrays by output name.
-
-        Args:
-            event: The event.
-            double: Whether to compute in float64.
-            old_names: Whether hits have the columns ``local_plane``, ``local_wire`` and
-                ``local_time``, or ``view``, ``proj`` and ``drift``.
-        """
-        tables = event_tables(event)
-        if not old_names:
-            names = {"local_plane": "view", "local_wire": "proj", "local_time": "drift"}
-            hits = tables["hit_table"]
-            tables["hit_table"] = {names.get(name, name): hits[name] for name in hits}
+    def answer(self, event: Event, *, double: bool = True) -> Arrays:
+        """Answer an event in float64 or float32; returns arrays by output name."""
+        graph, tables = self.layout.graph(), event_tables(event)
         found: Arrays = self._server.ask(
-            "answer", model=self._number, tables=tables, double=double, graph=self.layout.graph()
+            "answer", model=self._number, tables=tables, double=double, graph=graph
         )
         return found
 
@@ -183,13 +172,9 @@ class Server:
         return result
 
     def make(self, layout: Layout, events: Sequence[Event], gain: float, seed: int) -> Model25:
-        """Make a model with random weights.
+        """Make a model with random weights, and the feature normalisation of ``events``.
 
-        Args:
-            layout: What it is for.
-            events: What its feature normalisation comes from.
-            gain: How much larger the weights are than those a training starts from.
-            seed: Of the weights.
+        The weights are larger by ``gain`` than those a training starts from.
         """
         tables = [event_tables(event) for event in events]
         return self._new("make", layout, tables, gain=gain, seed=seed)

@@ -1,6 +1,7 @@
-"""Checkpoints become model files: complete and reported."""
+"""Checkpoints become model files: complete, reported, and replaced all together or not at all."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from checkpoint_files import (
     FILES,
     UVY,
+    architecture,
     checkpoint_of,
     folder25,
     model24,
@@ -27,22 +29,28 @@ from numl_serving.generations import HeadRow
 from numl_serving.importer import Request, import_checkpoint
 from numl_serving.normalisation import read_metadata
 from numl_serving.runtime import Runtime
+from oracle import KINDS
 from safetensors.numpy import load
 
 from numl_formats.card import ModelCard
 from numl_formats.cardfile import read_card
 from numl_formats.contract import Schema
-from numl_formats.golden import GoldenEvent, difference, read_golden, write_golden
+from numl_formats.golden import (
+    GoldenEvent,
+    difference,
+    disagreements,
+    read_golden,
+    write_golden,
+)
 
-KINDS = ("24.7.1", "per-plane", "nugraph2")
 FIRST = ("wire_position", "time_position", "integral", "rms")
 PLANE_WIRE_TIME = ("local_plane", "local_wire", "local_time")
 
 
 def card25(name: str, out: Path, **more: Any) -> ModelCard:
     """Import a checkpoint of nugraph 25.4; returns the card."""
-    kind = "nugraph2" if name.startswith("nugraph2") else "nugraph3"
-    return import_checkpoint(Request(folder25() / f"{name}.ckpt", kind, out, **more)).card
+    request = Request(folder25() / f"{name}.ckpt", architecture(name), out, **more)
+    return import_checkpoint(request).card
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,8 +109,7 @@ def test_other_detectors_are_imported_with_the_features_they_name(kind, planes, 
     model = model24(kind, planes=list(planes), in_features=5)
     checkpoint = checkpoint_of(model.state_dict(), tmp_path, planes=list(planes))
     norm = norm_file(tmp_path, {p: {"mean": [1] * 5, "std": [2] * 5} for p in planes})
-    architecture = "nugraph3" if kind == "24.7.1" else kind
-    request = Request(checkpoint, architecture, tmp_path / "out", norm)
+    request = Request(checkpoint, architecture(kind), tmp_path / "out", norm)
     assert "pass --features with 5 names" in refused(request)
     card = import_checkpoint(replace(request, features=(*FIRST, "goodness"))).card
     assert (card.planes, card.position_scale) == (planes, (0.3, 0.055))
@@ -198,7 +205,8 @@ def test_what_cannot_be_served_is_refused_and_nothing_is_written(tmp_path):
         assert "does not name its semantic" in refused(replace(request, checkpoint=checkpoint))
     assert "pass --norm with" in refused(replace(request, norm=None))
     assert "import them with --model nugraph3" in refused(replace(request, architecture="nugraph2"))
-    assert "with planes u, v:" in refused(replace(request, planes=("u", "v")))
+    told = refused(replace(request, planes=("u", "v")))
+    assert "with planes u, v: missing none, unexpected core" in told
     assert "no feature normalisation" in refused(replace(request, norm=norm_file(tmp_path, {})))
     diverged = state | {"encoder.planar_net.bias": torch.full((128,), torch.nan)}
     checkpoint = checkpoint_of(diverged, tmp_path)
@@ -261,3 +269,75 @@ def test_the_event_of_another_detector_is_not_kept(tmp_path):
     request = request_for("24.7.1", tmp_path)
     import_checkpoint(request)
     assert read_golden(request.out / "golden.npz").inputs["hit_table_local_plane"].max() == 2
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """What was imported once, and a request to import other weights of the same network."""
+    folder = tmp_path_factory.mktemp("imported")
+    request = request_for("24.7.1", folder)
+    import_checkpoint(request)
+    state = {name: value + 0.01 for name, value in model24("24.7.1").state_dict().items()}
+    return request.out, replace(request, checkpoint=checkpoint_of(state, folder))
+
+
+@pytest.fixture
+def again(imported, tmp_path):
+    """A request to put these in the place of a copy of those."""
+    folder, request = imported
+    out = shutil.copytree(folder, tmp_path / "out")
+    (out / "model.py").write_text("# stays")
+    return replace(request, out=out)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_importing_again_replaces_the_weights_and_the_golden_answer_alike(again, tmp_path):
+    before = read_golden(again.out / "golden.npz")
+    import_checkpoint(again)
+    after = read_golden(again.out / "golden.npz")
+    assert disagreements(before.outputs, after.outputs) != []
+    answer = Runtime.load(again.out).infer(Event.from_tensors(before.inputs))
+    assert disagreements(after.outputs, answer) == []
+    assert names_in(again.out) == {*FILES, "model.py"}
+    assert names_in(tmp_path) == {"out"}
+
+
+@pytest.mark.parametrize("failing", range(6))
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_an_interrupted_replacement_leaves_the_old_files(
+    again, tmp_path, monkeypatch, failing, error
+):
+    before = contents(again.out)
+    moves = -1
+    rename = Path.rename
+
+    def fail_once(path: Path, target: Path) -> Path:
+        nonlocal moves
+        if target.is_dir():  # the attempt to put the whole directory into place
+            return rename(path, target)
+        moves += 1
+        if moves == failing:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    with pytest.raises(type(error)):
+        import_checkpoint(again)
+    monkeypatch.undo()
+    assert contents(again.out) == before
+    assert names_in(tmp_path) == {"out"}
+
+
+def test_links_to_shared_files_are_replaced_and_not_followed(again, tmp_path):
+    before = contents(again.out)
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for name in FILES:
+        (linked / name).symlink_to(Path("..") / "out" / name)
+    import_checkpoint(replace(again, out=linked))
+    assert contents(again.out) == before
+    assert not any(path.is_symlink() for path in linked.iterdir())
+    Runtime.load(linked)

@@ -11,28 +11,26 @@ from cases import (
     LAYOUTS,
     MODELS,
     SCATTERED,
+    Network,
     simulate_event,
     without_clusters,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given, settings
-from networks_under_test import Network
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
 from oracle import random_event
-from oracle25 import Layout, Model25, simulated
+from oracle25 import Model25, simulated
 
 from numl_formats.cardfile import read_card
 
 EVENTS = settings(max_examples=10, deadline=None)
 
 
-def assert_equal_answers(model: Model25, event: Event, factor: float, **more: bool) -> None:
+def assert_equal_answers(model: Model25, event: Event, factor: float) -> None:
     """Check PyTorch in float64, and the native library by nugraph's own error in float32."""
-    exact, single = (
-        without_clusters(model.answer(event, double=double, **more)) for double in (True, False)
-    )
+    exact, single = (without_clusters(model.answer(event, double=d)) for d in (True, False))
     network = Network(model.card, model.exact, torch.float64)
     assert differences(exact, network.answer([event]), 1e-9) == []
     actual = without_clusters(model.native.infer(event))
@@ -74,23 +72,6 @@ def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, models25, hi
     assert_as_near_as_nugraph(exact, single, served)
 
 
-def test_both_names_of_plane_wire_and_time_are_the_same_to_pynuml(models25):
-    model = models25.random(LAYOUTS[0])
-    event = random_event(np.random.default_rng(5), 50, schema=model.layout.schema)
-    assert_equal_answers(model, event, RANDOM, old_names=False)
-
-
-@pytest.mark.parametrize("kind", KINDS25)
-def test_the_importer_s_weights_with_the_normalisation_inside_give_the_same(kind, models25):
-    model = models25.trained(kind)
-    network = Network(model.card, model.weights, torch.float64)
-    for number in range(1, 4):
-        event = simulated(simulate_event(9, number, (100, 400)), model.layout.schema)
-        assert (
-            differences(without_clusters(model.answer(event)), network.answer([event]), 1e-5) == []
-        )
-
-
 @pytest.mark.parametrize("kind", KINDS25)
 def test_torch_and_native_library_are_as_near_trained_nugraph_as_its_own_single_precision(
     kind, models25
@@ -114,15 +95,3 @@ def test_the_native_library_takes_every_layout(layout, models25, hits):
     # answers in single precision are off by 3e-4.
     tolerance = 1e-4 if layout.kind == "nugraph3" else 1e-3
     assert differences(model.answer(event), model.native.infer(event), tolerance) == []
-
-
-@pytest.mark.parametrize("kind", KINDS25)
-def test_events_in_a_batch_get_the_answers_they_get_alone(kind, models25):
-    model = models25.random(Layout(kind))
-    network = Network(model.card, model.weights, torch.float64)
-    rng = np.random.default_rng(1)
-    schema = model.layout.schema
-    events = [random_event(rng, hits, schema=schema) for hits in (40, 0, 130, 1, 3)]
-    alone = [network.answer([event]) for event in events]
-    joined = {name: np.concatenate([each[name] for each in alone]) for name in alone[0]}
-    assert differences(joined, network.answer(events), 1e-9) == []

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from networks_under_test import Network
+from cases import Network
 from numl_serving.checkpoint import read_checkpoint
 from numl_serving.clustering import add_instances
 from numl_serving.event import Event

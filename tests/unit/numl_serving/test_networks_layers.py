@@ -1,6 +1,4 @@
-"""What the networks are made of, and the batch they take."""
-
-from dataclasses import replace
+"""What the networks are made of, and the way of a batch to a device and back."""
 
 import numpy as np
 import pytest
@@ -9,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numl_serving.graph import build_graph
 from numl_serving.networks.batch import Edges, collate
-from numl_serving.networks.layers import PlaneLinear, class_sum, segment_sum, softmax_aggregate
-from oracle import NORMALISATION, card_of, random_event
+from numl_serving.networks.layers import class_sum, segment_sum, softmax_aggregate
+from numl_serving.transfer import Transfer
+from oracle import card_of, random_event
 from torch_geometric.nn import SoftmaxAggregation
 
 
@@ -59,52 +58,31 @@ def test_a_class_sum_adds_each_class_s_weighted_rows(seed, count):
     torch.testing.assert_close(class_sum(table, edges, weights), expected)
 
 
-@pytest.mark.parametrize("classes", [(), (5,)])
-@pytest.mark.parametrize("planes", [1, 3])
-def test_a_layer_by_plane_takes_the_weights_of_the_plane(classes, planes):
-    sizes = (2, 0, 4)
-    weight, bias = torch.rand(planes, *classes, 8, 7), torch.rand(planes, *classes, 8)
-    x = torch.rand(*classes, 6, 7)
-    y = PlaneLinear(weight, bias)(x, sizes)
-    for row, plane in enumerate(np.repeat(range(3), sizes)):
-        own = plane if planes > 1 else 0
-        expected = (weight[own] @ x[..., row, :, None])[..., 0] + bias[own]
-        torch.testing.assert_close(y[..., row, :], expected)
+# The way to a device and back is walked on a CPU: the same copies and views, without the stream
+# and the pinned memory of a GPU.
 
 
-@pytest.mark.parametrize("nexus", ["sum", "joint"])
-def test_edges_of_a_batch_are_sorted_by_the_node_that_receives(nexus):
-    rng, card = np.random.default_rng(1), card_of("24.7.1")
-    card = replace(card, network=replace(card.network, nexus=nexus))
-    events = [
-        random_event(rng, hits, schema=card.schema, duplicates=True) for hits in (50, 0, 7, 120)
-    ]
-    batch = collate([build_graph(event, card) for event in events], card)
-    kinds = (batch.planar, batch.up, batch.down, batch.to_event, batch.from_event)
-    spacepoints = sum(event.num_spacepoints for event in events)
-    assert [len(kind.offsets) - 1 for kind in kinds] == [
-        177,
-        spacepoints * (3 if nexus == "sum" else 1),
-        177,
-        4,
-        spacepoints,
-    ]
-    for source, target, offsets in kinds:
-        assert len(source) == len(target) == offsets[-1]
-        assert (target.diff() >= 0).all()
-        assert torch.equal(offsets.diff(), torch.bincount(target, minlength=len(offsets) - 1))
-        assert offsets[0] == 0
+def test_a_batch_arrives_on_a_device_as_it_was():
+    transfer, card, rng = Transfer(torch.device("cpu")), card_of("24.7.1"), np.random.default_rng(8)
+    for sizes in ((40,), (300, 0, 5), (0,)):
+        events = [random_event(rng, hits, schema=card.schema, positions=True) for hits in sizes]
+        batch = collate([build_graph(event, card) for event in events], card)
+        arrived = transfer.to_device(batch)
+        assert arrived.plane_sizes == batch.plane_sizes
+        for sent, found in zip(batch.tensors(), arrived.tensors(), strict=True):
+            assert found.dtype == sent.dtype
+            assert found.is_contiguous()
+            torch.testing.assert_close(found, sent, rtol=0, atol=0)
 
 
-def test_a_batch_normalises_like_nugraph_and_keeps_the_order_of_the_hits():
-    card = card_of("24.7.1")
-    graph = build_graph(random_event(np.random.default_rng(4), 90, schema=card.schema), card)
-    batch = collate([graph, graph], card)
-    own = np.split(graph.features, np.cumsum(graph.plane_sizes)[:-1])
-    expected = []
-    for features, norm in zip(own, NORMALISATION.values(), strict=True):
-        mean, std = np.array(norm.mean, np.float32), np.array(norm.std, np.float32)
-        expected += 2 * [(features - mean) / std]
-    np.testing.assert_array_equal(batch.features.numpy(), np.concatenate(expected))
-    raw = collate([graph], replace(card, normalisation=None))
-    np.testing.assert_array_equal(raw.features.numpy(), graph.features)
+def test_answers_come_back_by_name_and_stay_as_they_are():
+    transfer = Transfer(torch.device("cpu"))
+    outputs = {"a": torch.rand(3, 5), "b": torch.rand(0, 7), "c": torch.rand(4)}
+    found = transfer.fetch(outputs)
+    kept = {name: array.copy() for name, array in found.items()}
+    transfer.fetch({name: tensor + 1 for name, tensor in outputs.items()})
+    assert found.keys() == outputs.keys()
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, outputs[name].numpy())
+        np.testing.assert_array_equal(array, kept[name])
+        assert array.flags.c_contiguous

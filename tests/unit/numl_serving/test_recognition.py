@@ -5,32 +5,33 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_files import CASES25, HEADS, UVY, folder25, model24, recognised, served
-from numl_serving import generations
+from checkpoint_files import (
+    CASES25,
+    HEADS,
+    UVY,
+    architecture,
+    folder25,
+    model24,
+    recognised,
+    served,
+)
 from numl_serving.checkpoint import read_checkpoint
 from numl_serving.errors import ModelFilesError
-from numl_serving.generations import HeadRow
 from numl_serving.recognition import Recognised, is_served, modern_name, recognise
-
-GENERATIONS24 = ("24.7.1", "per-plane", "nugraph2")
-
-
-def architecture(name: str) -> str:
-    return "nugraph2" if name.startswith("nugraph2") else "nugraph3"
+from oracle import KINDS
 
 
-def case25(name: str) -> tuple[Recognised, dict[str, Any]]:
+def case25(name: str) -> Recognised:
     checkpoint = read_checkpoint(folder25() / f"{name}.ckpt")
     state = {n: array for n, array in checkpoint.state.items() if is_served(n)}
-    planes = checkpoint.hyper_parameters["planes"]
-    return recognised(state, architecture(name), planes=planes), state
+    return recognised(state, architecture(name), planes=checkpoint.hyper_parameters["planes"])
 
 
 def head_names(found: Recognised) -> tuple[str, ...]:
     return tuple(head.name for head in found.heads)
 
 
-@pytest.mark.parametrize("kind", GENERATIONS24)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_generation_and_its_sizes_are_read_from_the_weights(kind):
     state = served(model24(kind).state_dict())
     found = recognised(state, architecture(kind))
@@ -55,7 +56,7 @@ def test_the_generation_and_its_sizes_are_read_from_the_weights(kind):
 
 @pytest.mark.parametrize("name", CASES25)
 def test_models_of_today_are_recognised_with_their_planes_features_and_heads(name):
-    found, _ = case25(name)
+    found = case25(name)
     arguments = CASES25[name]
     assert found.network.generation == "25.4"
     assert found.planes == tuple(arguments.get("planes", UVY))
@@ -69,53 +70,11 @@ def test_models_of_today_are_recognised_with_their_planes_features_and_heads(nam
 
 
 def test_clustering_asks_only_for_heads_that_are_there():
-    both, one = case25("two_planes")[0].clustering, case25("four_planes")[0].clustering
+    both, one = case25("two_planes").clustering, case25("four_planes").clustering
     assert both is not None
     assert one is not None
     assert (both.embedding, both.signal, both.semantic) == ("ox", "x_filter", "x_semantic")
     assert (one.signal, one.semantic) == (None, "x_semantic")
-
-
-@pytest.mark.parametrize("kind", GENERATIONS24)
-def test_the_weights_are_those_of_the_model_each_in_one_place(kind):
-    model = model24(kind)
-    found = recognised(served(model.state_dict()), architecture(kind))
-    weights = found.weights(served(model.state_dict()))
-    # Modules that the planes share have one set of parameters.
-    values = [
-        parameter.detach().numpy().ravel()
-        for name, parameter in model.named_parameters()
-        if is_served(name)
-    ]
-    expected = np.sort(np.concatenate(values))
-    actual = np.concatenate([array.ravel() for array in weights.values()])
-    if kind == "nugraph2":  # the semantic head is dense, zero between the classes
-        actual = actual[actual != 0]
-    assert np.array_equal(np.sort(actual), expected)
-    for name, shape in found.shapes().items():
-        wanted = weights[name].shape[:1] + shape[1:] if shape[:1] == (-1,) else shape
-        assert weights[name].shape == wanted
-        assert weights[name].dtype == np.float32
-
-
-def test_layers_of_planes_and_of_classes_are_stacked_in_their_order():
-    state = served(model24("nugraph2").state_dict())
-    weights = recognised(state, "nugraph2").weights(state)
-    assert np.array_equal(
-        weights["planar.hidden.weight"][2, 4], state["plane_net.net.y.node_net.0.net.4.weight"]
-    )
-    assert np.array_equal(
-        weights["down.gate.weight"][1, 3],
-        state["nexus_net.nexus_down.v.edge_net.0.net.3.weight"][0],
-    )
-    assert np.array_equal(
-        weights["nexus.output.bias"][2], state["nexus_net.nexus_net.2.net.2.bias"]
-    )
-    semantic = weights["heads.semantic.weight"][1].reshape(5, 5, 64)
-    for index in range(5):
-        own = state[f"semantic_decoder.net.v.net.{index}.weight"][0]
-        assert np.array_equal(semantic[index, index], own)
-        assert not np.delete(semantic[index], index, axis=0).any()
 
 
 def test_weights_that_the_planes_share_are_there_once_and_others_for_each():
@@ -129,41 +88,6 @@ def test_weights_that_the_planes_share_are_there_once_and_others_for_each():
     assert weights["planar.gate.weight"].shape == (3, 256), "a block is shared as a whole"
     assert np.array_equal(weights["planar.hidden.bias"][1], state[name])
     assert weights["up.hidden.weight"].shape == (1, 32, 160)
-
-
-@pytest.mark.parametrize("name", CASES25)
-def test_the_encoder_does_what_the_input_norm_did(name):
-    found, state = case25(name)
-    weights = found.weights(state)
-    with np.load(folder25() / f"{name}.npz") as arrays:
-        x, encoded = arrays["x"].astype(np.float64), arrays["encoded"]
-    weight, bias = weights["encoder.weight"], weights["encoder.bias"]
-    if found.network.kind == "nugraph2":
-        assert encoded.shape[1:] == (len(x), *weight.shape[1:3])
-        actual = np.tanh(np.einsum("pchf,nf->pnch", weight, x) + bias[:, None])
-    else:
-        actual = x @ weight[0].T + bias[0]
-    assert np.abs(actual - encoded).max() < 1e-5 * np.abs(encoded).max()
-
-
-def test_what_a_model_of_today_calls_its_layers_is_known():
-    found, state = case25("two_planes")
-    weights = found.weights(state)
-    assert np.array_equal(
-        weights["up.hidden.weight"][0], state["core_net.plane_to_nexus.net.0.weight"]
-    )
-    assert np.array_equal(
-        weights["from_event.gate.weight"],
-        state["core_net.interaction_to_nexus.edge_net.0.weight"][0],
-    )
-    for index in range(2):
-        assert np.array_equal(
-            weights["heads.spacepoint.weight"][index],
-            state[f"spacepoint_decoder.net.{index}.weight"],
-        )
-    assert np.array_equal(
-        weights["heads.instance.weight"][0], state["instance_decoder.coord_net.weight"]
-    )
 
 
 def test_other_widths_planes_features_and_heads_are_recognised():
@@ -199,20 +123,6 @@ def test_planes_that_are_given_set_the_order():
     assert np.array_equal(
         found.weights(state)["heads.semantic.bias"][0], state["semantic_decoder.net.y.bias"]
     )
-
-
-def test_a_new_head_needs_one_row(monkeypatch):
-    state = served(model24("24.7.1").state_dict())
-    rng = np.random.default_rng(0)
-    for plane in UVY:
-        state[f"charge_decoder.net.{plane}.weight"] = rng.normal(size=(2, 128))
-        state[f"charge_decoder.net.{plane}.bias"] = rng.normal(size=2)
-    assert "unexpected charge_decoder" in refusal(state, "nugraph3")
-    row = HeadRow("charge", "x_charge", "hit", "none", ("charge_decoder.net.{plane}",))
-    monkeypatch.setattr(generations, "HEADS", (*generations.HEADS, row))
-    found = recognised(state, "nugraph3")
-    assert (found.heads[-1].output, found.heads[-1].width) == ("x_charge", 2)
-    assert found.weights(state)["heads.charge.weight"].shape == (3, 2, 128)
 
 
 def test_edge_types_in_the_old_spelling_get_the_new_one():
@@ -251,12 +161,6 @@ def test_an_unknown_network_is_refused_with_what_is_missing_unexpected_and_suppo
     assert "with the wrong shape vertex_decoder.net.weight" in message
     assert "supported are nugraph3 of nugraph 24.7.1" in message
     assert "nugraph2 of nugraph 25.4" in message
-
-
-def test_planes_that_the_weights_do_not_have_are_refused():
-    state = served(model24("24.7.1").state_dict())
-    with pytest.raises(ModelFilesError, match="with planes u, v: missing none, unexpected core"):
-        recognised(state, "nugraph3", planes=("u", "v"))
 
 
 def test_a_network_without_a_head_is_refused():
