@@ -3,6 +3,7 @@
 import importlib.util
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
