@@ -47,6 +47,26 @@ def test_a_client_above_its_rate_at_a_front_door_waits_and_loses_no_event(label)
     assert told["retries"] > 200  # twice the budget
 
 
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_as_many_requests_are_on_their_way_as_may_be_and_no_more(label, most):
+    lock, there, seen = threading.Lock(), 0, []
+
+    def hold(_number: int) -> None:
+        nonlocal there
+        with lock:
+            there += 1
+            seen.append(there)
+        time.sleep(0.01)
+        with lock:
+            there -= 1
+
+    with scripted(hold) as server:
+        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", most)
+        done = label(*where, "--repeat", 24, "--json", EVENTS)
+    assert json.loads(done.stdout)["events"] == 120, done.stderr
+    assert max(seen) == most
+
+
 def test_requests_of_a_server_that_refuses_go_to_another_at_once(label):
     with scripted(lambda _: AWAY) as first, scripted() as second:
         urls = ("--url", f"127.0.0.1:{first.port}", "--url", f"127.0.0.1:{second.port}")

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <deque>
 #include <exception>
+#include <future>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -39,8 +41,12 @@ void printed(int count) {
 
 struct Sent {
   EventId id;
-  Event event;
+  std::shared_ptr<const Event> event;
   std::future<Labels> labels;
+
+  bool is_over() const {
+    return labels.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  }
 };
 
 class Run {
@@ -79,9 +85,9 @@ class Run {
     }
     for (std::size_t i = 0; i < events->ids().size(); ++i) {
       const EventId id = events->ids()[i];
-      Event event;
+      std::shared_ptr<const Event> event;
       try {
-        event = events->read(i);
+        event = std::make_shared<Event>(events->read(i));
       } catch (const FileError& error) {
         fail("event " + written(id) + ": " + error.what());
         continue;
@@ -90,13 +96,15 @@ class Run {
     }
   }
 
-  void send(const std::string& path, const EventId& id, const Event& event) {
+  void send(const std::string& path, const EventId& id, const std::shared_ptr<const Event>& event) {
     try {
-      sent_.push_back({id, event, client_.submit(event)});
+      sent_.push_back({id, event, client_.submit(*event)});
     } catch (const Error& error) {
       fail(path + ": event " + written(id) + ": " + error.what());
     }
-    while (sent_.size() >= 2 * arguments_.options.in_flight) take();
+    // The client holds twice as many as are in flight. To wait for each of them would cost more.
+    const std::size_t most = 4 * arguments_.options.in_flight;
+    while (!sent_.empty() && (sent_.size() >= most || sent_.front().is_over())) take();
   }
 
   void take() {
@@ -105,7 +113,7 @@ class Run {
     try {
       const Labels labels = first.labels.get();
       lost_ = 0;
-      if (results_) results_->add(first.id, first.event, labels);
+      if (results_) results_->add(first.id, *first.event, labels);
       ++answered_;
       latency_ += labels.latency;
       if (!results_ && !arguments_.quiet && !arguments_.json) print(first, labels);
@@ -120,8 +128,8 @@ class Run {
     const std::string id = written(sent.id);
     for (std::size_t hit = 0; hit < labels.label.size(); ++hit) {
       const auto best = hit * labels.classes + static_cast<std::size_t>(labels.label[hit]);
-      printed(std::printf("%s\t%d\t%d\t%d\t%.9g\t%.9g\n", id.c_str(), sent.event.hit_id[hit],
-                          sent.event.local_plane[hit], labels.label[hit],
+      printed(std::printf("%s\t%d\t%d\t%d\t%.9g\t%.9g\n", id.c_str(), sent.event->hit_id[hit],
+                          sent.event->local_plane[hit], labels.label[hit],
                           static_cast<double>(labels.semantic[best]),
                           static_cast<double>(labels.filter[hit])));
     }

@@ -110,7 +110,7 @@ class Client::Impl {
   ~Impl() {
     {
       std::unique_lock lock(mutex_);
-      room_.wait(lock, [this] { return under_way_ == 0; });
+      room_.wait(lock, [this] { return under_way_ == 0 && next_.empty(); });
       queue_.Shutdown();
     }
     thread_.join();
@@ -119,16 +119,15 @@ class Client::Impl {
   }
 
   std::future<Labels> submit(const Event& event) {
-    auto request = std::make_unique<Request>();
-    request->sent = request_of(event, options_.model, options_.version);
+    Owned request = spare();
+    write_request(request->sent, event, options_.model, options_.version);
     request->plane_of_hit = event.local_plane;
     auto future = request->promise.get_future();
     std::unique_lock lock(mutex_);
-    room_.wait(lock, [this] { return under_way_ < options_.in_flight; });
-    ++under_way_;
+    room_.wait(lock, [this] { return next_.size() < options_.in_flight; });
+    next_.push_back(std::move(request));
     look(lock);
-    request->deadline = Clock::now() + options_.timeout;
-    send(std::move(request), lock);
+    fill(lock);
     return future;
   }
 
@@ -143,6 +142,15 @@ class Client::Impl {
   }
 
  private:
+  // A request that was answered, as its messages have their memory already, or a new one.
+  Owned spare() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) return std::make_unique<Request>();
+    Owned request = std::move(spare_.back());
+    spare_.pop_back();
+    return request;
+  }
+
   Server connected(const Address& address) const { return {address, connect(address, options_)}; }
 
   void add(Server server) {
@@ -196,6 +204,19 @@ class Client::Impl {
     return servers_.size() - 1;
   }
 
+  // Send as many of the next requests as may be on their way.
+  void fill(std::unique_lock<std::mutex>& lock) {
+    while (!next_.empty() && under_way_ < options_.in_flight) {
+      Owned request = std::move(next_.front());
+      next_.pop_front();
+      ++under_way_;
+      request->deadline = Clock::now() + options_.timeout;
+      send(std::move(request), lock);
+    }
+    // To be woken for each answer costs more than all else here.
+    if (next_.size() <= options_.in_flight / 2) room_.notify_all();
+  }
+
   // Send a request now, or let it wait for a server. Unlocked where time is spent.
   void send(Owned request, std::unique_lock<std::mutex>& lock) {
     const auto chosen = pool_.choose(Clock::now());
@@ -217,7 +238,7 @@ class Client::Impl {
     } catch (const std::exception& error) {  // no memory
       lock.lock();
       pool_.ended(*chosen);
-      fail(std::move(request), Error(Error::Kind::refused, error.what()), lock);
+      fail(std::move(request), Error(Error::Kind::refused, error.what()));
     }
   }
 
@@ -234,9 +255,10 @@ class Client::Impl {
     Stub stub(channel);
     request.reader =
         stub.PrepareUnaryCall(request.context.get(), infer_method, request.sent, &queue_);
-    request.reader->StartCall();
+    Reader& reader = *request.reader;
+    reader.StartCall();
     HAND_OVER(&request);
-    request.reader->Finish(&request.answer, &request.status, &request);
+    reader.Finish(&request.answer, &request.status, &request);
   }
 
   // The thread that ends requests, until the queue is shut down.
@@ -258,6 +280,7 @@ class Client::Impl {
       }
       lock.lock();
       look_after_waiting(lock);
+      fill(lock);
     }
   }
 
@@ -276,7 +299,7 @@ class Client::Impl {
                                             seconds(options_.timeout)
                                       : request->last_error);
       pool_.ended(request->server);
-      return fail(std::move(request), error, lock);
+      return fail(std::move(request), error);
     }
     last_error_ = request->last_error;
     pool_.lost(request->server, request->started, Clock::now());
@@ -288,13 +311,13 @@ class Client::Impl {
       }
       if (nowhere) {
         const std::string cause = server.address.url() + " serves no model " + options_.model;
-        return fail(std::move(request), Error(Error::Kind::refused, cause), lock);
+        return fail(std::move(request), Error(Error::Kind::refused, cause));
       }
     }
     // Who waits at a front door loads no server.
     if (what != End::above_rate && !request->look && !budget_.take()) {
       const std::string cause = request->last_error + "; the budget of retries is spent";
-      return fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
+      return fail(std::move(request), Error(Error::Kind::unavailable, cause));
     }
     ++statistics_.retries;
     send(std::move(request), lock);
@@ -310,29 +333,34 @@ class Client::Impl {
     } catch (const std::exception& error) {  // it does not fit, or no memory
       wrong = error.what();
     }
+    request->reader.reset();
+    request->context.reset();
     std::unique_lock lock(mutex_);
     pool_.answered(request->server);
     all_away_since_.reset();
-    const std::string url = servers_[request->server].address.url();
     if (!wrong.empty()) {
-      return fail(std::move(request), Error(Error::Kind::refused, url + ": " + wrong), lock);
+      const std::string url = servers_[request->server].address.url();
+      return fail(std::move(request), Error(Error::Kind::refused, url + ": " + wrong));
     }
     budget_.answered();
     ++statistics_.answered;
-    finished(lock);
-    request->promise.set_value(std::move(labels));
+    finished();
+    std::promise<Labels> promise = std::exchange(request->promise, {});
+    request->last_error.clear();
+    spare_.push_back(std::move(request));
+    lock.unlock();
+    promise.set_value(std::move(labels));
   }
 
-  void fail(Owned request, const Error& error, std::unique_lock<std::mutex>& lock) {
+  void fail(Owned request, const Error& error) {
     ++statistics_.failed;
-    finished(lock);
+    finished();
     request->promise.set_exception(std::make_exception_ptr(error));
   }
 
-  // Nothing may be touched after the last request has left: the client may be gone.
-  void finished(std::unique_lock<std::mutex>&) {
+  void finished() {
     --under_way_;
-    room_.notify_all();
+    if (under_way_ == 0 && next_.empty()) room_.notify_all();  // for the destructor
   }
 
   void look_after_waiting(std::unique_lock<std::mutex>& lock) {
@@ -352,9 +380,9 @@ class Client::Impl {
         if (known.empty()) known = "the fallback server has not started yet";
         if (!lost.empty()) known += "; " + lost;
         const std::string cause = "unreachable for " + seconds(options_.timeout) + ": " + known;
-        fail(std::move(request), Error(Error::Kind::unavailable, cause), lock);
+        fail(std::move(request), Error(Error::Kind::unavailable, cause));
       } else if (!lost.empty() && !has_others && pool_.all_away()) {
-        fail(std::move(request), Error(Error::Kind::unavailable, lost), lock);
+        fail(std::move(request), Error(Error::Kind::unavailable, lost));
       } else {
         send(std::move(request), lock);
       }
@@ -376,7 +404,9 @@ class Client::Impl {
   Pool pool_;
   Budget budget_;
   std::vector<Server> servers_;
-  std::deque<Owned> waiting_;
+  std::vector<Owned> spare_;
+  std::deque<Owned> next_;     // to be sent when fewer are on their way
+  std::deque<Owned> waiting_;  // for a server
   std::size_t under_way_ = 0;
   std::optional<Time> all_away_since_;
   std::string last_error_;  // of any server that was away

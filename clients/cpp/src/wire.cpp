@@ -111,9 +111,9 @@ std::size_t of_hits(const wire::InferResponse& answer, const std::string& name,
 
 }  // namespace
 
-wire::InferRequest request_of(const Event& event, const std::string& model,
-                              const std::string& version) {
-  wire::InferRequest request;
+void write_request(wire::InferRequest& request, const Event& event, const std::string& model,
+                   const std::string& version) {
+  request.Clear();
   request.set_model_name(model);
   request.set_model_version(version);
   const std::size_t hits = event.hit_id.size();
@@ -141,7 +141,6 @@ wire::InferRequest request_of(const Event& event, const std::string& model,
   add(request, "spacepoint_table_hit_id_u", "INT32", ids[0], spacepoints);
   add(request, "spacepoint_table_hit_id_v", "INT32", ids[1], spacepoints);
   add(request, "spacepoint_table_hit_id_y", "INT32", ids[2], spacepoints);
-  return request;
 }
 
 Labels labels_of(const wire::InferResponse& answer, const std::vector<std::int32_t>& plane_of_hit) {

@@ -12,10 +12,10 @@ namespace numl {
 
 inline constexpr const char* infer_method = "/inference.GRPCInferenceService/ModelInfer";
 
-// Throws Error::Kind::usage for columns of different length, planes that are none, and
-// an event that is too long for a message.
-wire::InferRequest request_of(const Event& event, const std::string& model,
-                              const std::string& version);
+// Write an event's request over an earlier one. Throws Error::Kind::usage for columns of different
+// length, planes that are none, and an event that is too long for a message.
+void write_request(wire::InferRequest& request, const Event& event, const std::string& model,
+                   const std::string& version);
 
 // `plane_of_hit` is the event's local_plane. Throws Error::Kind::refused for an answer that does
 // not fit the event, or that has numbers that are none.

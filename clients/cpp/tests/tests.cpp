@@ -41,6 +41,12 @@ Event event_of(std::size_t hits) {
   return event;
 }
 
+wire::InferRequest request_of(const Event& event) {
+  wire::InferRequest request;
+  write_request(request, event, "m", "");
+  return request;
+}
+
 void output(wire::InferResponse& answer, const std::string& name,
             const std::vector<std::int64_t>& shape, const std::vector<float>& values) {
   wire::Tensor& tensor = *answer.add_outputs();
@@ -128,18 +134,18 @@ void a_budget_is_spent_and_refilled_by_answers() {
 void what_no_server_takes_is_not_sent() {
   Event event = event_of(3);
   event.rms.pop_back();
-  check(refuses([&] { request_of(event, "m", ""); }, Error::Kind::usage,
+  check(refuses([&] { request_of(event); }, Error::Kind::usage,
                 "hit_table_rms has 2 rows"), "a short column is named");
   event = event_of(2);
   event.local_plane[1] = 3;
-  check(refuses([&] { request_of(event, "m", ""); }, Error::Kind::usage,
+  check(refuses([&] { request_of(event); }, Error::Kind::usage,
                 "hit_table_local_plane: row 1 is 3, not 0, 1 or 2"), "a plane that is none");
   event = event_of(0);
   event.hit_id.resize(90'000'000);
-  check(refuses([&] { request_of(event, "m", ""); }, Error::Kind::usage, "exceed the 2 GiB"),
+  check(refuses([&] { request_of(event); }, Error::Kind::usage, "exceed the 2 GiB"),
         "an event that is too long");
   event = event_of(0);
-  check(request_of(event, "m", "").raw_input_contents_size() == 10, "an empty event is sent");
+  check(request_of(event).raw_input_contents_size() == 10, "an empty event is sent");
 }
 
 void rows_return_to_the_order_of_the_hits() {

@@ -111,8 +111,8 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  // Send an event, waiting while `in_flight` others are on their way. The event is not kept.
-  // The future, or the call itself for Error::Kind::usage, throws Error.
+  // Send an event as soon as fewer than `in_flight` are on their way; wait while as many are next.
+  // The event is not kept. The future, or the call itself for Error::Kind::usage, throws Error.
   std::future<Labels> submit(const Event& event);
   Labels label(const Event& event) { return submit(event).get(); }
   Statistics statistics() const;
