@@ -122,6 +122,8 @@ def _patchelf(*words: str) -> str:
 
 # -I: with -m alone, modules of the folder where a command is typed come first.
 PIP = (sys.executable, "-I", "-m", "pip", "--disable-pip-version-check")
+# What many sites set for their users' own installations, and no environment of the kit can follow.
+_NOT_OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
 _REMEDY = "check network, disk and pip's settings (pip config list), then run the command again"
 
 
@@ -145,11 +147,12 @@ def run_pip(
             say(line.strip())
 
     with tempfile.TemporaryDirectory(dir=scratch, prefix=".pip-") as folder:
+        settings = {**_NOT_OURS, "TMPDIR": folder, **(variables or {})}
         run(
             [*PIP, *command],
             failed=failed,
             remedy=remedy,
-            environment={**without_python_variables(), "TMPDIR": folder, **(variables or {})},
+            environment=without_python_variables() | settings,
             explain=_why_not_installed,
             line=tell,
             error=EnvironmentSetupError,

@@ -58,11 +58,12 @@ def test_a_given_python_that_is_too_old_is_named(tmp_path):
     assert told == f"error: {cause}\n  try: set PYTHON to another, or unset it\n"
 
 
-# Stands for a Python whose pip "installs" one that has nothing to do.
+# Stands for a Python whose pip "installs" one that has nothing to do, unless a setting forbids it.
 PLAYED = f"""\
 #!/bin/sh
 case "$*" in
   *"pip install"*--target*)
+    [ "$PIP_USER$PIP_REQUIRE_VIRTUALENV" = 00 ] || exit 1
     while [ "$1" != --target ]; do shift; done
     mkdir "$2/pip" && touch "$2/pip/__init__.py" "$2/pip/__main__.py" ;;
   *"-m pip"*) ;;
@@ -90,6 +91,7 @@ def checkout(tmp_path_factory):
 
 def set_up(folder: Path) -> str:
     variables = {"PATH": "/usr/bin:/bin", "CXX": "c++", "PYTHON": str(folder.parent / "python")}
+    variables |= {"PIP_USER": "1", "PIP_REQUIRE_VIRTUALENV": "1"}
     done = subprocess.run(
         ["scripts/kit-environment"], cwd=folder, env=variables,
         capture_output=True, text=True, check=True,

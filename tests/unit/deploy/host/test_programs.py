@@ -11,8 +11,9 @@ import pytest
 
 from deploy.host.errors import BuildError
 from deploy.host.paths import CHECKOUT
-from deploy.host.programs import run
+from deploy.host.programs import run, run_pip
 from tests.kit import until
+from tests.unit.deploy.environment.wheels import make_wheel
 
 
 def test_the_output_is_returned():
@@ -89,3 +90,16 @@ def test_a_terminated_command_leaves_no_program_running(number, tmp_path):
             assert asking.recv(1 << 16) == b"", "pip has ended"
     with process.stderr as said:
         assert "error: interrupted\n" in said.read()
+
+
+def test_what_a_user_has_pip_do_for_them_does_not_change_the_kits_environments(
+    tmp_path, monkeypatch
+):
+    """Many clusters set these, so that a login node's Python stays as it is."""
+    for variable in ("PIP_USER", "PIP_REQUIRE_VIRTUALENV"):
+        monkeypatch.setenv(variable, "1")
+    wheel = make_wheel(tmp_path, "thing-1-py3-none-any.whl")
+    command = ["--python", sys._base_executable, "install", "--no-index", "--no-deps"]
+    command += ["--target", str(tmp_path / "there"), str(wheel)]
+    run_pip(command, "not installed", scratch=tmp_path)
+    assert (tmp_path / "there" / "thing" / "__init__.py").exists()
