@@ -1,7 +1,6 @@
 """A deployment: a frozen, typed description, from a TOML file and flags."""
 
 import re
-import sys
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -21,12 +20,8 @@ from deploy.deployment.limits import Limits
 from deploy.host.cores import usable_cores
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.paths import DEFAULT_NAME
+from deploy.host.toml import read_toml
 from numl_formats.repository import CONFIG
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,39}$"
 MODEL_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -206,7 +201,6 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
         return self.limits.instances(self.instances or min(self.cpus or usable, usable))
 
 
-_MOST_BYTES = 1 << 15  # of a deployment file; the parser's time grows with the square
 # Flags whose name differs from the key they set.
 _OPTIONS = {
     "ports": "--ports",
@@ -246,7 +240,8 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
     """
     values: dict[str, Any] = {}
     if file is not None:
-        values = _read(file)
+        remedy = "a TOML file such as deploy/sites/cpu-node.toml, or none"
+        values = read_toml(file, "deployment file", remedy)
         for path in ("archive", "models_dir"):
             if isinstance(values.get(path), str):
                 values[path] = (file.parent / values[path]).absolute()
@@ -290,22 +285,6 @@ def absolute_if_there(name: str, folder: Path) -> str:
     """Return the absolute path of a file or folder of that name; the name if there is none."""
     path = folder / name
     return str(path.absolute()) if path.exists() else name
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(_MOST_BYTES + 1)
-    except OSError as error:
-        remedy = "a TOML file such as deploy/sites/cpu-node.toml, or none"
-        raise DeploymentError(f"deployment file {file}: {error.strerror}", remedy) from None
-    if len(content) > _MOST_BYTES:
-        raise DeploymentError(f"deployment file {file}: larger than {_MOST_BYTES >> 10} KiB")
-    try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
-        why = "nested too deeply" if isinstance(error, RecursionError) else error
-        raise DeploymentError(f"deployment file {file}: not TOML: {why}") from None
 
 
 def _in_words(error: ErrorDetails) -> str:

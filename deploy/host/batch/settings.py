@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -13,11 +12,7 @@ from deploy.host.batch.htcondor import HTCondor
 from deploy.host.batch.jobs import BatchSystem, Resources
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import DeploymentError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from deploy.host.toml import read_toml
 
 SystemName = Literal["slurm", "htcondor"]
 SYSTEMS: Mapping[str, type[BatchSystem]] = {"slurm": Slurm, "htcondor": HTCondor}
@@ -50,14 +45,8 @@ def load_settings(
     names = get_args(SystemName)
     values: dict[str, Any] = {"engine": engine}
     if engine not in names:
-        try:
-            values = tomllib.loads(Path(engine).read_text(encoding="utf-8"))
-        except OSError as error:
-            known = ", ".join((*others, *names))
-            cause = f"--engine {engine}: {error.strerror}"
-            raise DeploymentError(cause, f"one of {known}, or a TOML file") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DeploymentError(f"{engine}: not TOML: {error}") from None
+        known = ", ".join((*others, *names))
+        values = read_toml(Path(engine), "--engine", f"one of {known}, or a TOML file")
     try:
         return BatchSettings.model_validate(
             {**values, **{key: value for key, value in overrides.items() if value is not None}}

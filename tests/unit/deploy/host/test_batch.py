@@ -120,7 +120,9 @@ def test_without_a_site_file_the_batch_system_s_own_defaults_hold():
         ('engine = "pbs"', "site.toml: engine: Input should be 'slurm' or 'htcondor'"),
         ('engine = "slurm"\njob = 1', "site.toml: job: no such key (valid keys: cpus, memory, "),
         ('engine = "slurm"\njobs = 0', "site.toml: jobs: Input should be greater than or equal"),
-        ("engine = ", "site.toml: not TOML: "),
+        ("engine = ", "--engine site.toml: not TOML: "),
+        (f"jobs = {'[' * 9000}", "--engine site.toml: not TOML: nested too deeply"),
+        ("# " + 40_000 * "x", "--engine site.toml: larger than 32 KiB"),
     ],
 )
 def test_a_wrong_site_file_is_told_with_its_key(text, said, tmp_path, monkeypatch):
