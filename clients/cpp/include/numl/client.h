@@ -107,7 +107,7 @@ struct Statistics {
 class Client {
  public:
   explicit Client(Options options);  // connects when first asked; throws Error
-  ~Client();                         // waits for requests in flight, ends the fallback server
+  ~Client();                         // waits for what was submitted, ends the fallback server
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
