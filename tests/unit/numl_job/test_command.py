@@ -75,13 +75,13 @@ def stopped(monkeypatch, tmp_path):
     log.write_text("ready\n")
     state = SimpleNamespace(log=str(log), url=lambda _: "grpc://127.0.0.1:1")
     done: list[object] = []
+    engine = SimpleNamespace(stop=lambda *_: done.append(True))
     for name, value in {
-        "load_deployment": None, "fetch_triton": None, "check_given": (), "chosen": (None, None),
+        "load_deployment": None, "fetch_triton": None, "check_given": (), "chosen": (engine, None),
         "launch": state,
     }.items():  # fmt: skip
         monkeypatch.setattr(module, name, lambda *_, value=value, **__: value)
     monkeypatch.setattr(module.Resolved, "of", lambda _: SimpleNamespace(deployment=None))
-    monkeypatch.setattr(module, "_stop", lambda *_: done.append(True))
     handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
     yield done
     for each, handler in handlers.items():
@@ -109,7 +109,7 @@ def test_a_log_in_no_folder_is_refused_before_the_start(stopped, tmp_path, capfd
 
 
 def test_a_signal_while_the_server_is_stopped_leaves_the_commands_status(stopped, monkeypatch):
-    monkeypatch.setattr(module, "_stop", lambda *_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(module, "forget_everything", lambda _: signal.raise_signal(signal.SIGTERM))
     assert module.main(["--", "sh", "-c", "exit 7"]) == 7
 
 
