@@ -199,6 +199,7 @@ def _asked(key: Path) -> str:
 
 
 def changed(what: str, signer: Signer) -> SignatureError:
+    """Return the error for a signature that does not match."""
     return SignatureError(
         f"{what} is not what {signer} signed: it has changed, or has a different signature",
         f"do not start it: ask its publisher, and check that {signer.path.name} is theirs",
@@ -206,6 +207,7 @@ def changed(what: str, signer: Signer) -> SignatureError:
 
 
 def unsigned(what: str) -> SignatureError:
+    """Return the error for something that is not signed."""
     remedy = "have its builder run numlkit publish DEST --sign KEY"
     return SignatureError(f"{what} is not signed", remedy)
 

@@ -208,6 +208,7 @@ class Ingredients:
         return digest_of(files, base=MODEL_REPOSITORY)
 
     def facts(self) -> dict[str, str]:
+        """Return what the manifest says."""
         environment = self.environment
         facts = {
             "revision": self.source.revision,

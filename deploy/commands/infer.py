@@ -159,6 +159,7 @@ def _label_files(options: argparse.Namespace, client: Client, console: Console) 
 
 
 def _submit(options: argparse.Namespace, console: Console) -> int:
+    """Have batch jobs label the files."""
     settings = load_settings(options.engine, {"jobs": options.jobs})
     model = None
     words = [*_NUMLKIT, "infer", "--quiet", "--into", str(options.into.absolute())]

@@ -188,6 +188,7 @@ async def _offered(
     options: argparse.Namespace,
     console: Console,
 ) -> tuple[float | None, list[Round]]:
+    """Measure the capacity, offer each rate, and return both."""
     async with Connections(endpoint, count=options.connections) as connections:
         with console.step("ask for each event alone"):
             known = {

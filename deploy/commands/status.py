@@ -92,6 +92,7 @@ def _show_farm(farm: Farm, timeout: float, console: Console) -> int:
 
 
 def _request_cells(counts: ModelCounts | None) -> list[str]:
+    """Return requests, failures, p50 and p99 in words."""
     if counts is None:
         return ["-"] * 4
     times = [f"{1e3 * s:.0f} ms" if s is not None else "-" for s in (counts.p50, counts.p99)]

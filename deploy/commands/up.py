@@ -85,6 +85,7 @@ def _up(options: argparse.Namespace, console: Console) -> int:
 
 
 def _up_farm(options: argparse.Namespace, console: Console) -> int:
+    """Start servers as batch jobs, and wait until they are there."""
     settings = load_settings(options.engine, {}, get_args(EngineName))
     given = load_deployment(options.file, {**overrides(options), "engine": None})
     if is_loopback(given.listen):

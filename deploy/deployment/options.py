@@ -103,6 +103,7 @@ def add_deployment_options(flags: Parser, *, batch: bool = False) -> None:
 
 
 def add_tls_options(flags: Parser) -> None:
+    """Add the files of a client that encrypts its connection."""
     add = partial(flags.add_argument, type=Path, metavar="FILE")
     add("--ca", help="PEM file of the authority to trust")
     add("--cert", help="PEM file of your certificate, for mutual TLS")

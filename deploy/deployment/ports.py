@@ -11,6 +11,7 @@ _FIRST, _LAST, _STEP = 8000, 9000, 10
 
 
 def is_free(address: str, port: int) -> bool:
+    """Return whether a server could listen on ``address``:``port`` now."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST

@@ -223,6 +223,7 @@ class DeploymentFolder:
         return state
 
     def plan(self) -> LaunchPlan | None:
+        """Return the plan of the last launch, or None."""
         with suppress(OSError, ValidationError):
             return LaunchPlan.model_validate_json(self.plan_file.read_bytes())
         return None
@@ -248,6 +249,7 @@ def known_deployments() -> tuple[str, ...]:
 
 
 def starting_deployments() -> tuple[str, ...]:
+    """Return the names of those that commands on this host are starting."""
     folders = (DeploymentFolder(p.parent.name) for p in deployments_folder().glob("*/launch.lock"))
     return tuple(sorted(folder.name for folder in folders if folder.starter() is not None))
 
@@ -275,6 +277,7 @@ def reachable_host(listen: str) -> str:
 
 
 def is_loopback(listen: str) -> bool:
+    """Return whether only this host reaches a server that listens there."""
     return ip_address(listen.partition("%")[0]).is_loopback
 
 

@@ -112,6 +112,7 @@ def container_runs(name: str) -> bool:
 
 
 def remove_container(name: str) -> None:
+    """Stop and remove the container ``name``, if there is one."""
     with engine_errors(), suppress(NotFound), closing(connect()) as client:
         container = client.containers.get(name)
         # Told first, so that the engine does not start it again.

@@ -135,6 +135,7 @@ def farm_folder(name: str) -> Path:
 
 
 def read_farm(name: str) -> Farm | None:
+    """Return the farm of that name; None: there is none."""
     try:
         return Farm.model_validate_json((farm_folder(name) / _FILE).read_bytes())
     except FileNotFoundError:
@@ -204,6 +205,7 @@ def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> 
 
 
 def serves(url: str, models: Sequence[str], *, timeout: float) -> bool:
+    """Return whether a server answers, and has all these models ready."""
     try:
         with closing(TritonTransport(Endpoint.parse(url), timeout=timeout)) as transport:
             return all(transport.model_ready(model) for model in models)

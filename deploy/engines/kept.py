@@ -17,6 +17,7 @@ _SUFFIX = ".sif"
 
 
 def kept_at(folder: Path, digest: str) -> Path:
+    """Return where a deployment's folder has its copy of the .sif with a digest."""
     return folder / f"{digest}{_SUFFIX}"
 
 
@@ -59,5 +60,6 @@ def check_kept(place: Path, digest: str) -> None:
 
 
 def forget(folder: Path) -> None:
+    """Remove the copies in a deployment's folder."""
     for place in folder.glob(f"*{_SUFFIX}"):
         place.unlink(missing_ok=True)

@@ -135,6 +135,7 @@ def _classes(file: EventFile | GraphFile, model: ServedModel) -> dict[str, tuple
 def document(
     found: Evaluation, path: Path, model: ServedModel, url: str, training: Mapping[str, Any] | None
 ) -> dict[str, Any]:
+    """Return the answer in JSON's types."""
     return {
         "ok": not found.failures,
         "format": FORMAT,

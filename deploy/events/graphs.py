@@ -182,6 +182,7 @@ class GraphFile:
         return tuple(np.ravel(node.asstr()[()]).tolist()) if isinstance(node, h5py.Dataset) else ()
 
     def _chosen(self, only: str | None) -> tuple[str, ...]:
+        """Return the names of the graphs of a split, or of all."""
         graphs = self._file[_GRAPHS]
         if only is None:
             return tuple(graphs)
@@ -339,6 +340,7 @@ def is_graph_file(path: Path) -> bool:
 def open_events(
     path: Path, inputs: Mapping[str, str] = INPUTS, optional: Collection[str] = ()
 ) -> EventFile | GraphFile:
+    """Open a file of events, whichever kind it is."""
     try:
         return EventFile(path, inputs, optional)
     except EventFileError:

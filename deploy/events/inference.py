@@ -50,6 +50,7 @@ class Answer:
 
 
 def read_event(file: EventFile | GraphFile, index: int) -> EventTensors | Failure:
+    """Return the event ``index`` of ``event_ids``, or the failure to read it."""
     try:
         return file.read(index)
     except EventFileError as error:

@@ -197,6 +197,7 @@ class ResultsWriter:
         Path(self._folder, self.path.name).replace(self.path)
 
     def _complete(self, file: h5py.File) -> None:
+        """Write what is left, indices and attributes."""
         self._write(file, more=False)
         for table, index in self._indices.items():
             full = [(event, rows) for event, rows in index if rows]

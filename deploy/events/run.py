@@ -154,6 +154,7 @@ def send(
 def _events(
     files: Sequence[Path], wanted: Sequence[EventId], model: ServedModel, tally: Tally
 ) -> Iterator[EventTensors | Failure]:
+    """Yield the wanted events of all files, and a failure for each that cannot be read."""
     missing = set(wanted)
     for path in files:
         try:

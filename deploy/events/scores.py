@@ -142,6 +142,7 @@ class Scores:
 
     @property
     def heads(self) -> dict[str, Head]:
+        """The heads of classes that were compared."""
         found = {}
         for name in (name for name in HEADS if name in self._counts):
             matrix = self._counts[name]

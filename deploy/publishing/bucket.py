@@ -74,6 +74,7 @@ class BucketPlace(Place):
             return self._bring(local, state, change, order, console)
 
     def listing(self, look: Look) -> Listing:
+        """Return the releases; anything damaged, or served differently, is a problem."""
         state = self._look()
         published = current_of(state.stated, look.verify)
         if published is None:
@@ -101,6 +102,7 @@ class BucketPlace(Place):
         return Listing(entries, found, tuple(notes), published.sequence)
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
+        """Have a release serve that served before."""
         state = self._look()
         with changing(state.stated, signing) as change:
             published = change.before
@@ -129,12 +131,14 @@ class BucketPlace(Place):
         return Outcome(True, number, lines, facts)
 
     def check_prune(self, servers: tuple[str, ...]) -> None:
+        """Refuse what is no server's address."""
         for server in servers:
             Endpoint.parse(server)
 
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
     ) -> Outcome:
+        """Remove what neither the serving release nor the one that served before it needs."""
         state = self._look()
         with changing(state.stated, signing) as change:
             published = change.before

@@ -122,6 +122,7 @@ def configs_of(published: Published) -> set[str]:
 
 
 def files_of(published: Published) -> dict[str, File]:
+    """Return the files of all releases by their keys."""
     found: dict[str, File] = {}
     for release in published.releases:
         for name, model in release.models.items():

@@ -87,6 +87,7 @@ class FolderPlace(Place):
             return self._switch(change, change.published(new), dry_run=order.dry_run, brought=sif)
 
     def listing(self, look: Look) -> Listing:
+        """Return the releases; one whose files differ, or a link elsewhere, is a problem."""
         _refuse_servers((look.server,) if look.server is not None else ())
         self._require()
         published = current_of(self._stated(), look.verify)
@@ -110,6 +111,7 @@ class FolderPlace(Place):
         )
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
+        """Have a release serve that served before."""
         self._require()
         with self._change(signing, dry_run=dry_run) as change:
             if change.before is None:
@@ -126,11 +128,13 @@ class FolderPlace(Place):
             return self._switch(change, new, dry_run=dry_run, brought=None)
 
     def check_prune(self, servers: tuple[str, ...]) -> None:
+        """Refuse servers."""
         _refuse_servers(servers)
 
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
     ) -> Outcome:
+        """Remove all releases but the one that serves and the one that served before it."""
         self.check_prune(servers)
         with self._change(signing, dry_run=dry_run) as change:
             before = change.before
@@ -312,6 +316,7 @@ class FolderPlace(Place):
         return Stated(place, content, signature, signed)
 
     def _read(self, name: str, most: int) -> bytes | None:
+        """Return a file's content; None if there is none."""
         try:
             return read_most(self._root / name, most)
         except FileNotFoundError:

@@ -148,6 +148,7 @@ def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, .
 
 
 def nothing_published(where: object) -> PublishError:
+    """Return the error for a destination with nothing to roll back to."""
     return PublishError(f"nothing is published in {where}", f"numlkit publish {where}")
 
 

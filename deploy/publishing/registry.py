@@ -45,6 +45,7 @@ class RegistryPlace(Place):
         self.registry = Registry(self.at)
 
     def publish(self, order: Order, console: Console) -> Outcome:
+        """Push what was built, sign it there, and point the tag at it."""
         if order.sandbox:
             raise DeploymentError("--sandbox is for a folder: a registry takes whole files")
         if order.with_code or order.valid_for is not None:
@@ -192,12 +193,14 @@ class RegistryPlace(Place):
         return Listing((entry,), tuple(problems))
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
+        """Refuse: a registry keeps no history."""
         raise DeploymentError(
             "rollback is for buckets and folders: start the older image by its digest",
             "helm rollback, or numlkit up --image HOST/REPOSITORY@DIGEST",
         )
 
     def check_prune(self, servers: tuple[str, ...]) -> NoReturn:
+        """Refuse: retention is up to the registry."""
         raise DeploymentError(
             "--prune is for buckets and folders", "set a retention rule in the registry"
         )
@@ -205,6 +208,7 @@ class RegistryPlace(Place):
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
     ) -> Outcome:
+        """Refuse, as :meth:`check_prune`."""
         self.check_prune(servers)
 
     def _is_signed(self, manifest: Manifest, order: Order, place: Reference | None = None) -> bool:

@@ -22,6 +22,7 @@ _PATIENCE_S = 120.0
 
 
 def read_goldens(store: Store, release: Release) -> dict[str, GoldenEvent]:
+    """Return the reference events that a release's models were published with."""
     found = {}
     for name, model in release.models.items():
         with TemporaryDirectory(prefix="numlkit-publish-") as scratch:

@@ -63,6 +63,7 @@ class PlaceWatch:
         self.found, self.checked = found, time.time()
 
     def metrics(self) -> str:
+        """Return what was found, in Prometheus's text format."""
         place: Labels = (("place", self.place),)
         refused = {place: float(bool(self.found))} if self.found is not None else {}
         about = "Whether what is published there is damaged, or not signed as it should be"

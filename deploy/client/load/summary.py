@@ -68,6 +68,7 @@ def figures(name: str, counts: Counts, seconds: float) -> Figures:
 
 
 def all_figures(rounds: Sequence[Round]) -> list[list[Figures]]:
+    """Return the figures of each round, a tenant each."""
     return [
         [figures(name, counts, each.seconds) for name, counts in each.tenants.items()]
         for each in rounds
@@ -90,6 +91,7 @@ def row(figure: Figures) -> tuple[str, ...]:
 
 
 def document(rounds: Sequence[Round], **facts: Any) -> dict[str, Any]:
+    """Return everything as JSON has it."""
     told = [
         {
             "behind_ms": round(each.behind_s * 1e3, 1),
