@@ -366,8 +366,8 @@ def _staging(out: Path) -> Iterator[Path]:
     """Create a sibling directory; remove whatever is left of it at the end."""
     out.parent.mkdir(parents=True, exist_ok=True)
     staging = out.parent / f".{out.name}.{os.getpid()}.{secrets.token_hex(4)}"
-    staging.mkdir()
     try:
+        staging.mkdir()  # here, where a signal after it finds the way to its removal
         yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
