@@ -57,6 +57,7 @@ def trusted(
 
 
 def trusted_in(folder: Path, signer: Signer) -> Published:
+    """Return the statement of a published folder, if it is `trusted`."""
     try:
         content = read_most(folder / NAME, LARGEST + 1)
     except OSError as error:

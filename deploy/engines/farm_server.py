@@ -52,6 +52,7 @@ class Times:
 
 
 def reachable(url: str, node: str) -> str:
+    """Return a server's URL as other hosts know it."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{node}:{parts.port}"
 

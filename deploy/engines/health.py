@@ -106,6 +106,7 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
 
 
 def why_dead(state: DeploymentState) -> LaunchError | None:
+    """Return why a deployment's server is dead, if its state or its log says."""
     if state.cause is not None:
         return LaunchError(state.cause, state.remedy or f"read its log: {state.log}")
     try:

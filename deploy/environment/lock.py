@@ -93,6 +93,7 @@ def locked_pythons(folder: Path, flavour: Flavour) -> tuple[str, ...]:
 
 
 def file_of(folder: Path, name: str, python: str) -> Path:
+    """Return where a part of a lock for a Python (``X.Y``) is."""
     return folder / (f"{name}.txt" if python == PYTHON else f"{name}-{python}.txt")
 
 

@@ -180,6 +180,7 @@ def as_sent(values: Any, tensor: str, datatype: str) -> NDArray[Any]:
 
 
 def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading; EventFileError says why it cannot be."""
     if not path.is_file():
         raise EventFileError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
@@ -210,6 +211,7 @@ def _numbers(values: NDArray[Any], name: str, where: str) -> NDArray[Any]:
 
 
 def one_line(error: BaseException) -> str:
+    """Return an error of HDF5 or h5py in one line."""
     text = " ".join(str(error).split())
     if "plugin" in text or "filter" in text:
         return "compressed with a filter that plain HDF5 lacks (pandas: use complib='zlib')"

@@ -133,6 +133,7 @@ class Console:
 
 
 def as_time(time: datetime) -> str:
+    """Return a time in UTC as lists and messages have it."""
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 

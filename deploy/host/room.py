@@ -98,6 +98,7 @@ def by_file_system(rooms: Sequence[Room]) -> list[Demand]:
 
 
 def check_room(needs: Sequence[Room]) -> None:
+    """Check that every file system has room for everything that will be written to it."""
     for demand in by_file_system(needs):
         if demand.bytes > demand.free:
             raise demand.error()

@@ -38,6 +38,7 @@ def read_goldens(store: Store, release: Release) -> dict[str, GoldenEvent]:
 def differences(
     server: str, release: Release, goldens: Mapping[str, GoldenEvent]
 ) -> tuple[str, ...]:
+    """Return, model by model, how a server's answers differ from a release."""
     found = []
     with Probe(server, timeout=_SECONDS).connected() as transport:
         for name, model in release.models.items():

@@ -162,7 +162,12 @@ class Change:
     def write(
         self, new: Published, put: Callable[[str, bytes], None], replace: Callable[[bytes], None]
     ) -> None:
-        """Write a statement: its signature first, so that a reader never finds it without."""
+        """Write a statement: its signature first, so that a reader never finds it without.
+
+        Args:
+            put: Writes a file.
+            replace: Replaces ``published.json``.
+        """
         content = statement(new)
         if self.signing.key is not None:
             if self.before is None and self._signer is not None:

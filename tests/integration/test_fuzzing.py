@@ -31,7 +31,7 @@ from tests.inputs import inputs_of
 from tests.kit import Kit
 
 MODEL = "nugraph3"
-REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "2000"))
+REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "3000"))
 MEMORY = 1 << 30
 """What an instance may hold at most (bytes), for any request of up to 10 MB."""
 

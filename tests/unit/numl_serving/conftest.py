@@ -21,7 +21,7 @@ os.environ["TORCHINDUCTOR_CACHE_DIR"] = _INDUCTOR.name
 # NUMLKIT_PROPERTY_EVENTS=5000 tries more events than a run of every day.
 settings.register_profile(
     "numl_serving",
-    max_examples=int(os.environ.get("NUMLKIT_PROPERTY_EVENTS", "100")),
+    max_examples=int(os.environ.get("NUMLKIT_PROPERTY_EVENTS", "300")),
     deadline=None,
 )
 settings.load_profile("numl_serving")

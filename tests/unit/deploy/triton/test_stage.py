@@ -143,7 +143,7 @@ def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus():
 def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(tmp_path):
     path, tracked = tmp_path / "config.pbtxt", _config()
     write_config(for_launch(tracked, SETTINGS, CARD), path)
-    assert read_config(path) == _config(LAUNCHED)
+    assert path.read_text() == text_format.MessageToString(_config(LAUNCHED))
     assert tracked == _config(), "the tracked one is left alone"
 
 
