@@ -25,7 +25,7 @@ from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import count_to, for_this_user, quote
 from deploy.host.console import Console, Say, counted
 from deploy.host.errors import DeploymentError, LaunchError, ModelError
-from deploy.host.failures import LOCK_LOST, PORT_TAKEN
+from deploy.host.failures import PORT_TAKEN
 from deploy.host.finding import Finding
 from deploy.triton.golden import golden_of
 from deploy.triton.release import RELEASES
@@ -200,17 +200,15 @@ def prepared(engine: Engine, say: Say) -> Engine:
 
 
 def start(engine: Engine, say: Say, *, parent: int | None = None) -> DeploymentState:
-    """Start a server; retry where that may help: with other ports, or after a race in Triton."""
-    # Ports that were found, not requested, may be lost to another start meanwhile.
-    retries = {PORT_TAKEN: 3 if engine.deployment.ports is None else 0, LOCK_LOST: 1}
+    """Start a server; again where ports that were found are lost to another start meanwhile."""
+    left = 3 if engine.deployment.ports is None else 0
     while True:
         try:
             return engine.launch(plan=engine.plan(parent=parent), say=say)
         except LaunchError as error:
-            why = next((why for why, left in retries.items() if left and why in error.cause), None)
-            if why is None:
+            if not left or PORT_TAKEN not in error.cause:
                 raise
-            retries[why] -= 1
+            left -= 1
             say(f"{error.cause}; starting again")
 
 

@@ -30,7 +30,10 @@ _STILL_S, _STILL_CPU_S = 20.0, 0.3
 STOP_TIMEOUT_S = 30.0
 # How causes begin that concern one model, and do not say which; others concern the host.
 _OF_A_MODEL = ("the execution environment", "a packed execution environment", "the stub", "a model")
-_GIVEN_UP = re.compile(r"failed to load .*Stub process '[^']*' is not healthy", re.DOTALL)
+_ABORTED = re.compile(r"boost::interprocess::lock_exception")  # at random, on a busy host
+_GIVEN_UP = re.compile(
+    rf"{_ABORTED.pattern}|failed to load .*Stub process '[^']*' is not healthy", re.DOTALL
+)
 
 log = logging.getLogger("numlkit.supervisor")
 
@@ -259,8 +262,8 @@ class Server(ABC):
                 if found and self.outgrown() is None:
                     raise BrokenModelsError(found)
             if not self.alive():
-                if keep_going and not patient:
-                    # It does not end for a model's fault then: what it says of one is not why.
+                # Where it goes on without models, no fault of theirs ends it, whatever it says.
+                if not patient and (keep_going or _ABORTED.search(self.output())):
                     remedy = f"read its log: {self._plan.log}"
                     raise GivenUpError(f"the server {self._ended()} while it started", remedy)
                 self._fail(self._ended())

@@ -15,7 +15,6 @@ Row = tuple[str, str, str]
 # In the causes that go away when a launch chooses other ports.
 PORT_TAKEN = "was taken by another program while"
 # In the cause of what a second start gets past.
-LOCK_LOST = "crashed on a lock in its shared memory, which happens at random"
 # fmt: off
 _FULL = "df -h lists full file systems; df -i, those that cannot hold more files"
 GENERAL: tuple[Row, ...] = (
@@ -101,7 +100,8 @@ TRITON: tuple[Row, ...] = (
      "see model_repository/nugraph3/1/model.py for an example"),
     # Seen with 24.10 when models start on a busy host, in server and stub.
     (r"boost::interprocess::lock_exception",
-     f"Triton {LOCK_LOST} (triton-inference-server/server issue 8882)",
+     "Triton crashed on a lock in its shared memory, which happens at random "
+     "(triton-inference-server/server issue 8882)",
      "run the command again"),
     # On a busy host the server may give up on a stub before it reads why the stub ended.
     (r"Failed to initialize Python stub: (?P<reason>.+?)(?:\\n|\n|\"?$)"

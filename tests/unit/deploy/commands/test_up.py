@@ -17,10 +17,6 @@ from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose
 from deploy.host.paths import CHECKOUT
 
-RACE = diagnose(
-    "terminate called after throwing an instance of 'boost::interprocess::lock_exception'\n"
-    "  what():  boost::interprocess::lock_exception\nSignal (6) received.\n"
-)
 PORT = diagnose(
     "E1121 main.cc] failed to start GRPC service: Unavailable - "
     "Socket '127.0.0.1:8001' already in use "
@@ -53,11 +49,6 @@ def started(*outcomes: LaunchError | None, **settings: Any) -> tuple[int, list[s
     except LaunchError as error:
         said.append(f"failed: {error.cause}")
     return engine.starts, said
-
-
-def test_a_server_that_a_race_in_triton_has_ended_is_started_once_more():
-    assert started(RACE, None) == (2, [f"{RACE.cause}; starting again"])
-    assert started(RACE, RACE, None)[0] == 2
 
 
 def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost():
