@@ -80,7 +80,7 @@ def _are_probabilities(scores: NDArray[np.float32]) -> bool:
         return True
     if scores.min() < 0 or scores.max() > 1:
         return False
-    return bool(np.abs(scores.sum(axis=-1) - 1).max() <= _SUM_TOLERANCE)
+    return bool(np.abs(np.einsum("...i->...", scores) - 1).max() <= _SUM_TOLERANCE)
 
 
 def best(events: Sequence[NDArray[np.float32]]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:

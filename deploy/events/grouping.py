@@ -5,8 +5,10 @@ Rows with the same run, subrun and event are one event, adjacent or not. pynuml'
 agrees with ``event_id`` and covers every table.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +57,22 @@ def group(
     known: NDArray[np.int64] = np.empty((0, 3), dtype=np.int64)
     if event_table is not None and "event" in event_table.columns:
         present = tuple(name for name in EVENT_ID if name in event_table.columns)
-        known = _ids(event_table, 0, event_table.rows(present))
+        known = _ids(_id_columns(event_table, 0, event_table.rows(present)))
     return _number([_blocks(table, rows, known) for table, rows in tables], known)
 
 
-def _ids(table: Table, start: int, stop: int) -> NDArray[np.int64]:
-    ids = np.zeros((stop - start, 3), dtype=np.int64)
-    for i, name in enumerate(EVENT_ID):
-        if name in table.columns:
-            ids[:, i] = table.columns[name].read(start, stop)
-    return ids
+def _id_columns(table: Table, start: int, stop: int) -> list[NDArray[Any]]:
+    """Return run, subrun and event of these rows; zeros for those that the table lacks."""
+    return [
+        table.columns[name].read(start, stop)
+        if name in table.columns
+        else np.zeros(stop - start, dtype=np.int64)
+        for name in EVENT_ID
+    ]
+
+
+def _ids(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    return np.stack([column.astype(np.int64) for column in columns], axis=1)
 
 
 def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
@@ -86,7 +94,8 @@ def _blocks(table: Table, rows: int, known: NDArray[np.int64]) -> _Blocks:
     told = _in_sequence(sequence[sequence[:, 1] > 0], known)
     # Each run of one id must begin at a block, and each block have its event's id.
     at = np.searchsorted(found.starts, told.starts, side="right") - 1
-    if not np.isin(found.starts, told.starts).all() or (found.ids[at] != told.ids).any():
+    begun = np.count_nonzero(found.starts[at] == told.starts)
+    if begun < len(found.starts) or (found.ids[at] != told.ids).any():
         return found
     return told
 
@@ -124,22 +133,20 @@ def _blocks_without_ids(table: Table, rows: int, known: NDArray[np.int64]) -> _B
 
 
 def _scan(table: Table, rows: int) -> _Blocks:
-    starts: list[NDArray[np.int64]] = []
-    ids: list[NDArray[np.int64]] = []
-    last: NDArray[np.int64] | None = None
+    starts = [np.empty(0, dtype=np.int64)]
+    ids = [np.empty((0, 3), dtype=np.int64)]
     for low in range(0, rows, _CHUNK_ROWS):
-        part = _ids(table, low, min(low + _CHUNK_ROWS, rows))
-        fresh = np.ones(len(part), dtype=bool)
-        run, subrun, event = (part[1:] != part[:-1]).T
-        fresh[1:] = run | subrun | event
-        fresh[0] = last is None or bool((part[0] != last).any())
-        starts.append(np.flatnonzero(fresh) + low)
-        ids.append(part[fresh])
-        last = part[-1]
-    if not starts:
-        return _Blocks(np.empty((0, 3), np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+        columns = _id_columns(table, low, min(low + _CHUNK_ROWS, rows))
+        fresh = np.ones(len(columns[0]), dtype=bool)
+        fresh[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+        begin, part = np.flatnonzero(fresh) + low, _ids([column[fresh] for column in columns])
+        if low and (part[0] == ids[-1][-1]).all():  # the last event of the rows before goes on
+            begin, part = begin[1:], part[1:]
+        if len(part):
+            starts.append(begin)
+            ids.append(part)
     begin = np.concatenate(starts)
-    return _Blocks(np.concatenate(ids), begin, np.append(begin[1:], rows))
+    return _Blocks(np.concatenate(ids), begin, np.append(begin, rows)[1:])
 
 
 def _number(

@@ -5,16 +5,18 @@ HDF5 in pynuml's layout; ``docs/physicist.md`` lists the datasets and attributes
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import h5py
 import numpy as np
-from h5py import h5a, h5d, h5p, h5s, h5t
+from h5py import h5a, h5d, h5g, h5p, h5s, h5t
 from numpy.typing import NDArray
 
 from deploy.client.transport import ServedModel
@@ -35,6 +37,7 @@ _MARGIN_BYTES = 4 << 20
 _ID_BYTES = 24
 _IN_MEMORY = {"backing_store": False, "block_size": _WAITING_BYTES}
 _TEXT = h5py.string_dtype()
+Columns = Mapping[str, NDArray[Any]]
 
 
 class ResultsWriter:
@@ -51,12 +54,12 @@ class ResultsWriter:
         self._model, self._endpoint = model, endpoint
         self._sources: dict[str, int] = {}
         self._events = 0
-        self._waiting: dict[str, dict[str, list[NDArray[Any]]]] = {}
-        self._waiting_ids: dict[str, list[tuple[EventId, int]]] = {}
+        self._waiting: dict[str, list[tuple[EventId, int, Columns]]] = {}
         self._waiting_bytes = 0
         self._file: h5py.File | None = None
+        self._groups: dict[str, h5g.GroupID] = {}
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}
-        self._widths: dict[tuple[str, str], int] = {}
+        self._widths: dict[tuple[str, str], tuple[int, ...]] = {}
         self._indices: dict[str, list[tuple[int, int]]] = {}
         self._classes: dict[Literal["semantic", "event"], int] = {"semantic": 0, "event": 0}
         if path.exists() and not path.is_file():
@@ -111,22 +114,17 @@ class ResultsWriter:
     def _source(self, name: str) -> NDArray[np.int32]:
         return np.array([self._sources.setdefault(name, len(self._sources))], dtype=np.int32)
 
-    def _append(
-        self, table: str, event_id: EventId, rows: int, columns: Mapping[str, NDArray[Any]]
-    ) -> None:
-        waiting = self._waiting.setdefault(table, {})
-        self._waiting_ids.setdefault(table, []).append((event_id, rows))
+    def _append(self, table: str, event_id: EventId, rows: int, columns: Columns) -> None:
+        self._waiting.setdefault(table, []).append((event_id, rows, columns))
         self._waiting_bytes += rows * _ID_BYTES
         for name, values in columns.items():
-            data = values if values.ndim == 2 else values[:, None]
-            width = self._widths.setdefault((table, name), data.shape[1])
-            if width != data.shape[1]:
+            width = self._widths.setdefault((table, name), values.shape[1:])
+            if width != values.shape[1:]:
                 raise KitError(
-                    f"{name} has {data.shape[1]} values for event {event_id}, "
-                    f"{width} for the events before"
+                    f"{name} has {math.prod(values.shape[1:])} values for event {event_id}, "
+                    f"{math.prod(width)} for the events before"
                 )
-            waiting.setdefault(name, []).append(data)
-            self._waiting_bytes += data.nbytes
+            self._waiting_bytes += values.nbytes
         # The index points to rows of event_table, which failed events are not in.
         if table != "failed_table":
             self._indices.setdefault(table, []).append((self._events, rows))
@@ -148,26 +146,34 @@ class ResultsWriter:
 
     def _write(self, file: h5py.File, *, more: bool) -> None:
         """Write the rows that wait; ``more`` of them may follow."""
-        for table, columns in self._waiting.items():
-            group = file.require_group(table)
-            ids, rows = zip(*self._waiting_ids[table], strict=True)
+        for table, waiting in self._waiting.items():
+            group = self._group(file, table)
+            ids, rows, events = zip(*waiting, strict=True)
             whole: dict[str, NDArray[Any]] = {}
             whole["event_id"] = np.repeat(np.array(ids, dtype=np.int64), rows, axis=0)
-            whole |= {name: np.concatenate(parts) for name, parts in columns.items()}
-            if SEMANTIC in columns:
-                label, score = best(columns[SEMANTIC])
-                whole |= {"semantic_label": label[:, None], "semantic_score": score[:, None]}
-            for name, data in whole.items():
+            for name in events[0]:
+                whole[name] = np.concatenate([columns[name] for columns in events])
+            if SEMANTIC in whole:
+                label, score = best([columns[SEMANTIC] for columns in events])
+                whole |= {"semantic_label": label, "semantic_score": score}
+            for name, values in whole.items():
+                data = values if values.ndim == 2 else values[:, None]
                 dataset = self._datasets.get((table, name))
                 if dataset is None:
-                    self._datasets[table, name] = _create(group, name, data, more=more)
+                    created = _create(group, name, data, more=more)
+                    if more:
+                        self._datasets[table, name] = h5py.Dataset(created)
                 else:
                     before = len(dataset)
                     dataset.resize(before + len(data), axis=0)
                     dataset[before:] = data
         self._waiting.clear()
-        self._waiting_ids.clear()
         self._waiting_bytes = 0
+
+    def _group(self, file: h5py.File, table: str) -> h5g.GroupID:
+        if table not in self._groups:
+            self._groups[table] = h5g.create(file.id, table.encode())
+        return self._groups[table]
 
     def _reserve(self, file: h5py.File, upcoming: int) -> None:
         """Reserve disk space for the next rows: HDF5 crashes on a full disk."""
@@ -202,8 +208,8 @@ class ResultsWriter:
         for table, index in self._indices.items():
             full = [(event, rows) for event, rows in index if rows]
             values = np.array(full, dtype=np.int64).reshape(-1, 2)
-            _create(file[table], "event_id.seq_cnt", values, more=False)
-        file.create_dataset("source_files", data=list(self._sources), dtype=_TEXT)
+            _create(self._group(file, table), "event_id.seq_cnt", values, more=False)
+        _create(file.id, "source_files", np.array(list(self._sources), dtype=_TEXT), more=False)
         attributes = {
             "format": FORMAT,
             "model": self._model.name,
@@ -215,32 +221,37 @@ class ResultsWriter:
         }
         for kind, count in self._classes.items():
             attributes[f"{kind}_classes"] = ",".join(self._model.classes(kind, count))
+        space = h5s.create(h5s.SCALAR)
         for name, value in attributes.items():
             data = np.array(value, dtype=_TEXT if isinstance(value, str) else None)
-            stored, space = h5t.py_create(data.dtype, logical=True), h5s.create(h5s.SCALAR)
-            attribute = h5a.create(file.id, name.encode(), stored, space)
-            attribute.write(data, h5t.py_create(data.dtype))
+            stored, held = _types(_TEXT if isinstance(value, str) else data.dtype)
+            h5a.create(file.id, name.encode(), stored, space).write(data, held)
 
 
-def _create(group: h5py.Group, name: str, data: NDArray[Any], *, more: bool) -> h5py.Dataset:
+@cache
+def _types(kind: np.dtype[Any]) -> tuple[h5t.TypeID, h5t.TypeID]:
+    """Return a kind of value as files hold it, and as memory does."""
+    return h5t.py_create(kind, logical=True), h5t.py_create(kind)
+
+
+def _create(group: h5g.GroupID, name: str, data: NDArray[Any], *, more: bool) -> h5d.DatasetID:
     """Create a dataset through HDF5's own calls: ``create_dataset`` costs as much as they do."""
-    text, width = data.dtype == object, data.shape[1]
-    rows = max(1, _CHUNK_BYTES // (width * (8 if text else data.dtype.itemsize)))
+    text, width = data.dtype == object, data.shape[1:]
     layout = h5p.create(h5p.DATASET_CREATE)
     layout.set_obj_track_times(False)
     # Scores would shrink by a sixth only, and take most of a bulk run's own CPU time.
     compressed = data.dtype.kind == "i" and (more or data.nbytes > _SMALL_BYTES)
     if more or compressed:
-        layout.set_chunk((rows if more else min(rows, len(data)), width))
+        rows = max(1, _CHUNK_BYTES // (math.prod(width) * (8 if text else data.dtype.itemsize)))
+        layout.set_chunk((rows if more else min(rows, len(data)), *width))
     if compressed:
         layout.set_shuffle()
         layout.set_deflate(1)
-    kind = _TEXT if text else data.dtype
-    stored = h5t.py_create(kind, logical=True)
-    space = h5s.create_simple(data.shape, (h5s.UNLIMITED, width) if more else None)
-    dataset = h5d.create(group.id, name.encode(), stored, space, layout)
-    dataset.write(h5s.ALL, h5s.ALL, data, h5t.py_create(kind))
-    return h5py.Dataset(dataset)
+    stored, held = _types(_TEXT if text else data.dtype)
+    space = h5s.create_simple(data.shape, (h5s.UNLIMITED, *width) if more else None)
+    dataset = h5d.create(group, name.encode(), stored, space, layout)
+    dataset.write(h5s.ALL, h5s.ALL, data, held)
+    return dataset
 
 
 def _refused(path: Path, error: BaseException | str) -> KitError:

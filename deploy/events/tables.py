@@ -232,18 +232,15 @@ def _reader(dataset: h5py.Dataset) -> Callable[[], Array | None]:
 
 
 def _column(dataset: h5py.Dataset, read: Callable[[], Array | None], *column: int) -> Column:
-    @cache
-    def whole() -> Array | None:
-        values = read()
-        if values is None:
-            return None
-        return np.ascontiguousarray(values[:, column[0]] if column else values)
-
     def part(start: int, stop: int) -> Array:
-        values = whole()
-        if values is None:
-            return np.asarray(dataset[(slice(start, stop), *column)])
-        return values[start:stop]
+        rows: Any = (slice(start, stop), *column)
+        values = read()
+        return np.asarray(dataset[rows] if values is None else values[rows])
+
+    def whole() -> Array | None:
+        rows: Any = (slice(None), *column)
+        values = read()
+        return None if values is None else np.ascontiguousarray(values[rows])
 
     return Column(dataset.shape[0], part, whole)
 
