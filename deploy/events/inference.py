@@ -6,8 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, TimeoutError
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,8 +59,21 @@ class ServerLostError(KitError):
     """The server was unreachable for longer than the retry policy waits."""
 
 
-Work = tuple[EventTensors, "Future[Answer]"]
 P = TypeVar("P")
+
+
+class _Asked:
+    """An event for a server; it has an outcome once its lock is released.
+
+    A plain lock: to make a `Future` and wait for it costs several times as much.
+    """
+
+    __slots__ = ("event", "lock", "outcome")
+
+    def __init__(self, event: EventTensors) -> None:
+        self.event, self.lock = event, threading.Lock()
+        self.lock.acquire()
+        self.outcome: Answer | KitError
 
 
 def infer(
@@ -83,22 +94,22 @@ def infer(
     """
     patience = PATIENCE_S if patience is None else patience
     stopped = threading.Event() if stop is None else stop
-    work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+    work: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+    arguments = (work, model, connect, stopped, patience)
     threads = [
-        threading.Thread(target=_serve, args=(work, model, connect, stopped, patience), daemon=True)
-        for _ in range(concurrency)
+        threading.Thread(target=_serve, args=arguments, daemon=True) for _ in range(concurrency)
     ]
     for thread in threads:
         thread.start()
     broken: list[Exception] = []
     source = _until_broken(events, broken)
-    window: deque[Work | P] = deque()
+    window: deque[_Asked | P] = deque()
     given_up = 0
     try:
         while not stopped.is_set():
             while len(window) < 2 * concurrency and (item := next(source, None)) is not None:
                 if isinstance(item, EventTensors):
-                    asked: Work = (item, Future())
+                    asked = _Asked(item)
                     window.append(asked)
                     work.put(asked)
                 else:
@@ -107,20 +118,18 @@ def infer(
                 if broken:
                     raise broken[0]
                 break
-            first = window.popleft()
-            if not isinstance(first, tuple):
-                yield first
-                continue
-            event, future = first
+            first = window[0]
             # Short waits: a signal's handler runs between them.
-            while not future.done() and not stopped.is_set():
-                with suppress(TimeoutError):
-                    future.exception(timeout=_WAIT_SECONDS)
-            if not future.done():
-                break
-            try:
-                answer = future.result()
-            except KitError as error:
+            if isinstance(first, _Asked) and not first.lock.acquire(timeout=_WAIT_SECONDS):
+                continue
+            window.popleft()
+            if not isinstance(first, _Asked):
+                yield first
+            elif isinstance(first.outcome, Answer):
+                given_up = 0
+                yield first.outcome
+            else:
+                error = first.outcome
                 given_up = given_up + 1 if isinstance(error, ServerAwayError) else 0
                 if given_up > 1:
                     cause = f"the server was unreachable for {patience:g} s: {error.cause}"
@@ -128,10 +137,7 @@ def infer(
                     raise ServerLostError(cause, remedy) from error
                 # Whatever else went wrong may go well another time.
                 refused = isinstance(error, RequestError) and not isinstance(error, NoAnswerError)
-                yield Failure(event.event_id, event.source, error.cause, refused)
-            else:
-                given_up = 0
-                yield answer
+                yield Failure(first.event.event_id, first.event.source, error.cause, refused)
     finally:
         stopped.set()
         for _ in threads:
@@ -155,7 +161,7 @@ def _until_broken(events: Iterable[P], broken: list[Exception]) -> Iterator[P]:
 
 
 def _serve(
-    work: queue.SimpleQueue[Work | None],
+    work: queue.SimpleQueue[_Asked | None],
     model: ServedModel,
     connect: Callable[[], Transport],
     stop: threading.Event,
@@ -163,13 +169,13 @@ def _serve(
 ) -> None:
     transport: Transport | None = None
     try:
-        while (item := work.get()) is not None and not stop.is_set():
-            event, future = item
+        while (asked := work.get()) is not None and not stop.is_set():
             try:
                 transport = transport or connect()
-                future.set_result(ask(transport, model, event, stop, patience=patience))
+                asked.outcome = ask(transport, model, asked.event, stop, patience=patience)
             except Exception as error:  # whoever waits must hear of it, whatever it is
-                future.set_exception(as_kit_error(error))
+                asked.outcome = as_kit_error(error)
+            asked.lock.release()
     finally:
         if transport is not None:
             transport.close()
