@@ -43,10 +43,6 @@ using Reader = grpc::ClientAsyncResponseReader<wire::InferResponse>;
 
 // How often waiting requests are looked at while a server is away.
 constexpr std::chrono::milliseconds tick{20};
-// How often the folder that names servers is read, at most, and how long that is waited for. A
-// hung file system's answer is taken when it comes.
-constexpr std::chrono::seconds look_pause{1};
-constexpr std::chrono::milliseconds look_patience{200};
 
 // An event on its way, with all its attempts.
 struct Request {
@@ -86,16 +82,17 @@ class Client::Impl {
   explicit Impl(Options options)
       : options_(checked(std::move(options))),
         budget_(options_.retry_budget),
+        registry_(options_.servers_folder),
         local_(options_.fallback) {
     const std::string& folder = options_.servers_folder;
     auto servers = options_.servers;
     if (!folder.empty()) {
-      const auto named = servers_soon(folder);
-      if (named.wait_for(options_.timeout) != std::future_status::ready) {
+      const auto named = registry_.read(options_.timeout);
+      if (!named) {
         throw Error(Error::Kind::unavailable,
                     folder + " cannot be read within " + seconds(options_.timeout));
       }
-      servers = named.get();
+      servers = *named;
     }
     if (servers.empty() && !local_.configured()) {
       throw Error(Error::Kind::unavailable,
@@ -114,8 +111,6 @@ class Client::Impl {
       queue_.Shutdown();
     }
     thread_.join();
-    // The library may be unloaded next: only a reader that hangs is left behind.
-    if (reading_.valid()) reading_.wait_for(look_patience);
   }
 
   std::future<Labels> submit(const Event& event) {
@@ -171,21 +166,10 @@ class Client::Impl {
 
   // See which servers the folder names by now.
   void look(std::unique_lock<std::mutex>& lock) {
-    if (options_.servers_folder.empty()) return;
-    if (!reading_.valid()) {
-      const Time now = Clock::now();
-      if (now < next_look_) return;
-      next_look_ = now + look_pause;
-      const auto soon = reading_ = servers_soon(options_.servers_folder);
-      lock.unlock();
-      soon.wait_for(look_patience);
-      lock.lock();
-    }
-    using namespace std::chrono_literals;
-    if (!reading_.valid() || reading_.wait_for(0s) != std::future_status::ready) return;
-    const auto named = std::exchange(reading_, {});
+    const auto named = registry_.look(lock);
+    if (!named) return;
     std::vector<std::size_t> there;
-    for (const std::string& server : named.get()) {
+    for (const std::string& server : *named) {
       try {
         there.push_back(number_of(checked(server, options_)));
       } catch (const Error&) {  // without TLS, or its files cannot be read just now
@@ -403,6 +387,7 @@ class Client::Impl {
   std::condition_variable room_;
   Pool pool_;
   Budget budget_;
+  Registry registry_;
   std::vector<Server> servers_;
   std::vector<Owned> spare_;
   std::deque<Owned> next_;     // to be sent when fewer are on their way
@@ -413,8 +398,6 @@ class Client::Impl {
   std::optional<Server> fallback_;
   std::mutex token_mutex_;
   std::string token_;
-  Time next_look_ = Clock::now() + look_pause;
-  std::shared_future<std::vector<std::string>> reading_;  // of the folder, under way
   Statistics statistics_;
   LocalServer local_;
   grpc::CompletionQueue queue_;

@@ -14,6 +14,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "channel.h"
 #include "numl_registry.pb.h"
@@ -23,6 +24,9 @@ namespace {
 
 constexpr double fresh_s = 180;
 constexpr std::size_t most_bytes = 1024;
+constexpr std::chrono::seconds look_pause{1};
+// How long a reader is waited for: a hung file system's answer is taken when it comes.
+constexpr std::chrono::milliseconds look_patience{200};
 
 bool is_fresh(const struct stat& status) {
   return std::difftime(std::time(nullptr), status.st_mtime) <= fresh_s;
@@ -82,7 +86,7 @@ bool is_address(const std::string& url) {
 
 }  // namespace
 
-std::vector<std::string> servers_in(const std::string& folder) {
+Urls servers_in(const std::string& folder) {
   std::vector<std::filesystem::path> paths;
   std::error_code failed;
   const std::string ending = ".json";
@@ -95,7 +99,7 @@ std::vector<std::string> servers_in(const std::string& folder) {
     }
   }
   std::sort(paths.begin(), paths.end());
-  std::vector<std::string> found;
+  Urls found;
   for (const auto& path : paths) {
     const std::string url = url_of(entry_text(path));
     const bool known = std::find(found.begin(), found.end(), url) != found.end();
@@ -104,15 +108,50 @@ std::vector<std::string> servers_in(const std::string& folder) {
   return found;
 }
 
-std::shared_future<std::vector<std::string>> servers_soon(const std::string& folder) {
-  const auto found = std::make_shared<std::promise<std::vector<std::string>>>();
-  auto soon = found->get_future().share();
+Registry::Registry(std::string folder)
+    : folder_(std::move(folder)), next_look_(std::chrono::steady_clock::now() + look_pause) {}
+
+// The library may be unloaded next: only a reader that hangs is left behind.
+Registry::~Registry() {
+  if (reading_.valid()) reading_.wait_for(look_patience);
+}
+
+std::optional<Urls> Registry::read(std::chrono::milliseconds patience) {
+  begin();
+  reading_.wait_for(patience);
+  return take();
+}
+
+std::optional<Urls> Registry::look(std::unique_lock<std::mutex>& lock) {
+  if (folder_.empty()) return {};
+  if (!reading_.valid()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_look_) return {};
+    next_look_ = now + look_pause;
+    begin();
+    const auto soon = reading_;
+    lock.unlock();
+    soon.wait_for(look_patience);
+    lock.lock();
+  }
+  return take();
+}
+
+void Registry::begin() {
+  const auto found = std::make_shared<std::promise<Urls>>();
+  reading_ = found->get_future().share();
   try {
-    std::thread([found, folder] { found->set_value(servers_in(folder)); }).detach();
+    std::thread([found, folder = folder_] { found->set_value(servers_in(folder)); }).detach();
   } catch (const std::system_error&) {  // no thread now: nothing new
     found->set_value({});
   }
-  return soon;
+}
+
+std::optional<Urls> Registry::take() {
+  const bool read = reading_.valid() &&
+                    reading_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  if (!read) return {};
+  return std::exchange(reading_, {}).get();
 }
 
 }  // namespace numl
