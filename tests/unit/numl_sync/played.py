@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from numl_sync.agent import Agent
@@ -34,6 +34,7 @@ KEY = "fingerprint"
 TODAY = datetime(2026, 11, 24, tzinfo=timezone.utc)
 
 
+@cache
 def card(version: int) -> bytes:
     head = Head("out", "out", "hit", version + 1)
     return dump_card(replace(CARD, heads=(head,), clustering=None)).encode()
@@ -57,6 +58,7 @@ def release(number: int, version: int, names: Sequence[str] = MODELS) -> Release
     return Release(number, TODAY, "0123abc", models)
 
 
+@cache
 def config(name: str, version: int, template: str = TEMPLATE) -> str:
     return render_config(name, version, card(version), template)
 
