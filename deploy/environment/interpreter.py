@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 from deploy.host.errors import EnvironmentSetupError
@@ -46,7 +47,7 @@ class Interpreter:
     def short_version(self) -> str:
         return self.version.rpartition(".")[0]
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Distinguishes this build from others of the same version."""
         if self.private:  # pinned, and not necessarily there yet
@@ -139,6 +140,7 @@ def _candidates(wanted: str) -> Iterator[Path]:
         yield from sorted(versions.glob(f"{wanted}.*/bin/python{wanted}"), reverse=True)
 
 
+@cache
 def _probe(executable: Path) -> Interpreter | str | None:
     """Return an interpreter; its version if it has no libpython; None if it does not run."""
     command = [str(executable), "-I", "-c", _PROBE]
