@@ -126,11 +126,22 @@ def load(folder: str) -> int:
     return len(_MODELS) - 1
 
 
-def answer(model: int, tables: Tables, double: bool, graph: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Run a model on an event; returns arrays by output name, rows of a plane as in the table."""
+def answer(
+    model: int, tables: Tables, doubles: Sequence[bool], graph: Any
+) -> list[dict[str, np.ndarray[Any, Any]]]:
+    """Run a model on an event, in float64 or float32 each time.
+
+    Returns arrays by output name, rows of a plane as in the table.
+    """
     network = _MODELS[model].eval()
     planes = network.hparams["planes"]
     data = transformed(type(network), _graph(tables, planes, **graph), planes)
+    return [_answer(network, data.clone(), planes, double) for double in doubles]
+
+
+def _answer(
+    network: Any, data: NuGraphData, planes: Sequence[str], double: bool
+) -> dict[str, np.ndarray[Any, Any]]:
     if not double:
         return oracle_answer(network, data, planes)
     for store in data.node_stores:

@@ -122,9 +122,16 @@ class Model25:
 
     def answer(self, event: Event, *, double: bool = True) -> Arrays:
         """Answer an event in float64 or float32; returns arrays by output name."""
+        return self._answers(event, double)[0]
+
+    def exact_and_single(self, event: Event) -> list[Arrays]:
+        """Answer an event in float64 and in float32, from one graph."""
+        return self._answers(event, True, False)
+
+    def _answers(self, event: Event, *doubles: bool) -> list[Arrays]:
         graph, tables = self.layout.graph(), event_tables(event)
-        found: Arrays = self._server.ask(
-            "answer", model=self._number, tables=tables, double=double, graph=graph
+        found: list[Arrays] = self._server.ask(
+            "answer", model=self._number, tables=tables, doubles=doubles, graph=graph
         )
         return found
 

@@ -30,7 +30,7 @@ EVENTS = settings(max_examples=10, deadline=None)
 
 def assert_equal_answers(model: Model25, event: Event, factor: float) -> None:
     """Check PyTorch in float64, and the native library by nugraph's own error in float32."""
-    exact, single = (without_clusters(model.answer(event, double=d)) for d in (True, False))
+    exact, single = map(without_clusters, model.exact_and_single(event))
     network = Network(model.card, model.exact, torch.float64)
     assert differences(exact, network.answer([event]), 1e-9) == []
     actual = without_clusters(model.native.infer(event))
@@ -67,7 +67,7 @@ def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, models25, hi
     folder = MODELS / kind / "1"
     card = read_card(folder / "model.json")
     event = simulated(simulate_event(8, 1, hits), card.schema)
-    exact, single = (models25.packaged(kind).answer(event, double=d) for d in (True, False))
+    exact, single = models25.packaged(kind).exact_and_single(event)
     served = NativeModel(card, read_weights(folder, card)).infer(event)
     assert_as_near_as_nugraph(exact, single, served)
 
@@ -80,7 +80,7 @@ def test_torch_and_native_library_are_as_near_trained_nugraph_as_its_own_single_
     network = Network(model.card, model.weights)
     for number in range(1, 4):
         event = simulated(simulate_event(8, number, (300, 500)), model.layout.schema)
-        exact, single = (model.answer(event, double=double) for double in (True, False))
+        exact, single = model.exact_and_single(event)
         assert_as_near_as_nugraph(exact, single, model.native.infer(event), RANDOM)
         exact = without_clusters(exact)
         assert_as_near_as_nugraph(exact, single, network.answer([event]), RANDOM)
