@@ -55,19 +55,28 @@ def assert_as_near_as_nugraph(
 ) -> None:
     """Check an answer against nugraph's in float64, with an allowance for float32.
 
-    It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the output.
-    Random weights, and few steps of training, make much of a rounding, now of one's, now of the
-    other's: they need a factor of 20, and 5 for the outputs' median.
+    It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the worst
+    plane of the head. Random weights, and few steps of training, make much of a rounding, now of
+    one's, now of the other's: they need a factor of 20, and 5 for the outputs' median.
     """
     assert exact.keys() <= actual.keys()
+    off: dict[str, float] = {}
     for name, wanted in exact.items():
-        tolerance = max(1e-5, factor * largest_error(wanted, single[name]))
+        head = _head(name)
+        off[head] = max(off.get(head, 0.0), largest_error(wanted, single[name]))
+    for name, wanted in exact.items():
+        tolerance = max(1e-5, factor * off[_head(name)])
         assert differences({name: wanted}, {name: actual[name]}, tolerance) == []
     theirs, ours = (
         np.median([largest_error(wanted, each[name]) for name, wanted in exact.items()])
         for each in (single, actual)
     )
     assert ours < max(1e-5, 5 * theirs)
+
+
+def _head(output: str) -> str:
+    """Return what an output is of, whatever its plane: ``x_semantic`` of ``x_semantic_u``."""
+    return output.rpartition("_")[0]
 
 
 def _errors(wanted: NDArray[Any], given: NDArray[Any]) -> NDArray[np.float64]:
