@@ -262,6 +262,35 @@ def test_wrong_values_are_refused_in_a_line(values, said):
     assert said in str(refused.value).strip().splitlines()[-1]
 
 
+def test_no_default_can_be_taken_away_with_null_but_those_that_need_not_be():
+    """Helm drops what is null: without `networkPolicy.dns` a pod could ask any host's port 53."""
+
+    def defaults(values: dict[str, Any], *above: str) -> Iterator[tuple[str, ...]]:
+        for key, value in values.items():
+            if value:
+                yield (*above, key)
+            if isinstance(value, dict):
+                yield from defaults(value, *above, key)
+
+    def is_refused(path: tuple[str, ...]) -> bool:
+        values: Any = None
+        for key in reversed(path):
+            values = {key: values}
+        try:
+            render_text(Site((), values))
+        except helm.HelmError as error:
+            return f"missing property '{path[-1]}'" in str(error)
+        return False
+
+    given = yaml.safe_load((CHART / "values.yaml").read_text())
+    storage = ("resources", "requests", "ephemeral-storage")
+    assert {path for path in defaults(given) if not is_refused(path)} == {
+        ("image", "tag"),
+        ("frontDoor", "runAsUser"),
+        *((*above, *storage) for above in ((), ("bucket",), ("frontDoor",))),
+    }
+
+
 def test_every_name_is_rendered_as_text():
     """One of digits alone is a number to YAML, unless it is quoted."""
     name = "123"
