@@ -21,7 +21,7 @@ from tests.backend import INFER
 from tests.certificates import Authority
 from tests.chart import Site, find, render
 from tests.crowd import ask_compressed, half_sent, idle, slow_readers
-from tests.doors import envoy, haproxy
+from tests.doors import Haproxy, envoy, haproxy
 from tests.kit import SOON_S, until
 
 REQUESTS, PER_SECOND = 1000, 300.0
@@ -94,6 +94,20 @@ def test_a_second_length_of_the_json_does_not_hide_the_first(door):
         client.putheader("Content-Length", "4")
         client.endheaders(b"{}  ")
         assert client.getresponse().status == http.client.FORBIDDEN
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_a_body_of_unknown_length_is_refused_or_measured(door, method):
+    """HAProxy would send any number of bytes on; Envoy keeps them until it knows how many."""
+    trusted = ssl.create_default_context(cafile=door.authority.file)
+    length = {"Inference-Header-Content-Length": "2"}
+    with closing(http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted)) as client:
+        client.request(
+            method, "/v2/models/nugraph3/infer", iter([b"{}"]), length, encode_chunked=True
+        )
+        refused = isinstance(door, Haproxy)
+        wanted = http.client.LENGTH_REQUIRED if refused else http.client.OK
+        assert client.getresponse().status == wanted
 
 
 def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
