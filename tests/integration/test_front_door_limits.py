@@ -110,6 +110,18 @@ def test_a_body_of_unknown_length_is_refused_or_measured(door, method):
         assert client.getresponse().status == wanted
 
 
+def test_a_message_above_16_mb_comes_to_no_server(door, servers):
+    before = asked(servers)
+    unbounded = [("grpc.max_send_message_length", -1)]
+    address = f"127.0.0.1:{door.port}"
+    with (
+        grpc.secure_channel(address, trusting(door.authority), unbounded) as channel,
+        pytest.raises(grpc.RpcError),
+    ):
+        channel.unary_unary(INFER)(bytes((16 << 20) + 1), timeout=SOON_S)
+    assert asked(servers) == before
+
+
 def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
     authority, requests = Authority(tmp_path, "site"), 2000
     with backends(2, 0.02) as servers, envoy(tmp_path, servers, authority) as door:
