@@ -8,6 +8,7 @@ leaves lies in a folder of its own, which the next one removes.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -76,6 +77,9 @@ class _Begin:
 @dataclass(frozen=True, slots=True)
 class _End:
     unread: Failure | None = None
+    bytes: int = 0
+    mtime_ns: int = 0
+    sha256: str = ""
 
 
 def label_files(
@@ -116,7 +120,7 @@ def label_files(
                 writer.complete = whole
                 open_writer.close()
                 if whole:
-                    _keep(work / path.name, path, folder, model, (events, failed, hits))
+                    _keep(work / path.name, outcome, folder, model, (events, failed, hits))
                     state.done += 1
             elif isinstance(outcome, Failure) and not outcome.refused:
                 state.left.append(outcome)
@@ -143,9 +147,13 @@ def is_done(path: Path, folder: Path, model: ServedModel | None) -> bool:
     if model is not None and (record.model, record.weights) != (model.name, weights_of(model)):
         cause = f"{folder} has results of {record.model} with other weights: {path.name}"
         raise ClientError(cause, "write to another folder")
-    facts = path.stat()
-    same = (record.bytes, record.mtime_ns) == (facts.st_size, facts.st_mtime_ns)
-    if not same and record.sha256 != sha256_of(path):
+    try:
+        facts = path.stat()
+        same = (record.bytes, record.mtime_ns) == (facts.st_size, facts.st_mtime_ns)
+        same = same or record.sha256 == sha256_of(path)
+    except OSError:
+        return False  # why, is told of this file alone when it is read
+    if not same:
         cause = f"{folder} has results of another {path.name} than {path}"
         raise ClientError(cause, "write to another folder, or remove them there")
     return True
@@ -161,7 +169,7 @@ def read_record(path: Path) -> Record | None:
         return Record(**json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError):
+    except (ValueError, TypeError):
         raise ClientError(f"{path}: not a record of this kit", "remove it") from None
 
 
@@ -170,24 +178,24 @@ def weights_of(model: ServedModel) -> str:
 
 
 def _keep(
-    results: Path, path: Path, folder: Path, model: ServedModel, counts: tuple[int, int, int]
+    results: Path, read: _End, folder: Path, model: ServedModel, counts: tuple[int, int, int]
 ) -> None:
-    facts = path.stat()
     record = Record(
-        path.name, facts.st_size, facts.st_mtime_ns, sha256_of(path),
+        results.name, read.bytes, read.mtime_ns, read.sha256,
         model.name, weights_of(model), __version__, *counts, sha256_of(results),
     )  # fmt: skip
-    written = results.parent / record_name(path)
+    written = results.parent / record_name(results)
     written.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
-    results.replace(folder / path.name)
-    written.replace(folder / record_name(path))
+    results.replace(folder / results.name)
+    written.replace(folder / written.name)
 
 
 def check_names(files: Iterable[Path], folder: Path) -> None:
     """ClientError if results would overwrite each other, or the files."""
     seen: dict[str, Path] = {}
     for path in files:
-        if path.resolve().parent == folder.resolve():
+        # Path.resolve raises for a link to itself, which is told when that file is read.
+        if Path(os.path.realpath(path)).parent == Path(os.path.realpath(folder)):
             raise ClientError(f"{path} is in the folder for results", "choose another --into")
         other = seen.setdefault(path.stem, path)
         if other is not path:
@@ -200,13 +208,19 @@ def _events(
     for path in files:
         yield _Begin(path)
         try:
+            before = path.stat()
             with open_events(path, model.inputs, model.optional) as file:
                 for index in range(len(file)):
                     yield read_event(file, index)
+            digest, after = sha256_of(path), path.stat()
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise EventFileError(f"{path}: changed while it was read")
         except EventFileError as error:
             yield _End(Failure(None, str(path), error.cause))
+        except OSError as error:
+            yield _End(Failure(None, str(path), f"{path}: {error.strerror}"))
         else:
-            yield _End()
+            yield _End(None, after.st_size, after.st_mtime_ns, digest)
 
 
 def remove_abandoned(folder: Path) -> None:

@@ -6,6 +6,8 @@ read on demand: memory follows the largest event, not the file.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,12 +183,17 @@ def as_sent(values: Any, tensor: str, datatype: str) -> NDArray[Any]:
 
 def open_hdf5(path: Path) -> h5py.File:
     """Open a file for reading; EventFileError says why it cannot be."""
-    if not path.is_file():
-        raise EventFileError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise EventFileError(f"{path}: not a file")
         return h5py.File(path, "r", locking=False)
+    except FileNotFoundError as error:
+        raise EventFileError(f"{path}: no such file") from error
     except OSError as error:
-        reason = "not an HDF5 file" if not h5py.is_hdf5(path) else str(error).split("\n")[0]
+        if error.errno:
+            reason = os.strerror(error.errno)
+        else:
+            reason = str(error).split("\n")[0] if h5py.is_hdf5(path) else "not an HDF5 file"
         raise EventFileError(f"{path}: {reason}") from error
 
 

@@ -52,7 +52,9 @@ def read_event(file: EventFile | GraphFile, index: int) -> EventTensors | Failur
     try:
         return file.read(index)
     except EventFileError as error:
-        return Failure(file.event_ids[index], str(file.path), error.cause)
+        # Damage is there the next time, too; what the system says, as of NFS, need not be.
+        lasting = getattr(error.__cause__, "errno", None) is None
+        return Failure(file.event_ids[index], str(file.path), error.cause, refused=lasting)
 
 
 class ServerLostError(KitError):

@@ -1,5 +1,6 @@
 """Bulk runs over many files: killed at any point, resumed, merged. A scripted server answers."""
 
+import errno
 import json
 import multiprocessing
 import random
@@ -16,7 +17,9 @@ import pytest
 
 from deploy.client.transport import ServedModel
 from deploy.events.bulk import Progress, label_files
+from deploy.events.files import EventFile
 from deploy.events.merging import merge
+from deploy.events.tables import EventFileError
 from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError
 from numl_formats.contract import INPUTS
 from tests.unit.deploy.events.played import Fake, labels
@@ -146,6 +149,56 @@ def test_an_event_that_is_refused_and_a_file_that_cannot_be_read_are_told(files,
     record = json.loads((tmp_path / "out/events00.json").read_text())
     assert (record["events"], record["failed"]) == (EVENTS - 1, 1)
     assert not (tmp_path / "out/broken.h5").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path, other: shutil.copy(other, path), "changed while it was read"),
+        (lambda path, _: path.unlink(), "No such file or directory"),
+    ],
+)
+def test_a_file_that_changes_while_it_is_read_is_left_and_the_others_are_not(
+    files, tmp_path, change, told
+):
+    changing = tmp_path / "changing.h5"
+    shutil.copy(files[0], changing)
+
+    class Changing(Server):
+        def infer(self, model, tensors):
+            if changing.exists() and int(tensors["hit_table_hit_id"][0]) == 0:
+                change(changing, files[1])
+            return super().infer(model, tensors)
+
+    state = run([changing, files[2]], tmp_path / "out", Changing)
+    assert (state.done, [each.reason for each in state.left]) == (1, [f"{changing}: {told}"])
+    assert not (tmp_path / "out/changing.json").exists()
+
+
+def test_a_file_that_is_done_and_gone_keeps_no_other_from_being_labelled(files, tmp_path):
+    gone, link = tmp_path / "gone.h5", tmp_path / "link.h5"
+    shutil.copy(files[0], gone)
+    run([gone], tmp_path / "out")
+    gone.unlink()
+    link.symlink_to(link.name)
+    state = run([gone, link, files[1]], tmp_path / "out")
+    assert (state.done, [each.reason for each in state.left]) == (
+        1,
+        [f"{gone}: No such file or directory", f"{link}: Too many levels of symbolic links"],
+    )
+
+
+def test_an_event_that_the_system_does_not_read_is_not_taken_for_refused(
+    files, tmp_path, monkeypatch
+):
+    def read(file: EventFile, index: int) -> Any:
+        raise EventFileError(f"{file.path}: cannot be read") from OSError(errno.ESTALE, "stale")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EventFile, "read", read)
+        state = run(files[:1], tmp_path / "out")
+    assert (state.done, state.failed, len(state.left)) == (0, 0, EVENTS)
+    assert run(files[:1], tmp_path / "out").events == EVENTS
 
 
 def test_results_of_other_weights_or_inputs_are_not_mixed(files, tmp_path):
