@@ -24,7 +24,7 @@ from deploy.events.inference import Answer, Failure, infer, read_event
 from deploy.events.results import ResultsWriter
 from deploy.events.tables import EventFileError
 from deploy.host.errors import ClientError
-from deploy.host.files import remove_folder, sha256_of, unless_locked
+from deploy.host.files import locked, remove_folder, sha256_of, unless_locked
 from deploy.triton.config import WEIGHTS_DIGEST
 
 _WORK = ".numlkit-work-"
@@ -237,7 +237,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(folder)
     work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
-    with unless_locked(Path(f"{work}{_LOCK}")):
+    with locked(Path(f"{work}{_LOCK}")):
         work.mkdir(exist_ok=True)  # another run may have taken it for a killed one's
         try:
             yield work

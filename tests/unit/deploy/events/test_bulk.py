@@ -1,10 +1,14 @@
 """Bulk runs over many files: killed at any point, resumed, merged. A scripted server answers."""
 
 import errno
+import fcntl
 import json
 import multiprocessing
+import os
 import random
 import shutil
+import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,6 +20,7 @@ import numpy as np
 import pytest
 
 from deploy.client.transport import ServedModel
+from deploy.events import bulk
 from deploy.events.bulk import Progress, label_files
 from deploy.events.files import EventFile
 from deploy.events.merging import merge
@@ -199,6 +204,30 @@ def test_an_event_that_the_system_does_not_read_is_not_taken_for_refused(
         state = run(files[:1], tmp_path / "out")
     assert (state.done, state.failed, len(state.left)) == (0, 0, EVENTS)
     assert run(files[:1], tmp_path / "out").events == EVENTS
+
+
+def test_a_run_does_not_go_on_without_its_lock(tmp_path, monkeypatch):
+    made, timers = tempfile.mkdtemp, []
+
+    def taken_for_a_killed_ones(**options: Any) -> str:
+        """Have another run remove the new folder, as it does those of killed runs."""
+        folder = made(**options)
+        lock = os.open(f"{folder}.lock", os.O_CREAT | os.O_WRONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        def remove() -> None:
+            bulk._remove(Path(folder))
+            os.close(lock)
+
+        timers.append(threading.Timer(0.2, remove))
+        timers[0].start()
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", taken_for_a_killed_ones)
+    with bulk._work_folder(tmp_path) as work:
+        timers[0].join()
+        bulk.remove_abandoned(tmp_path)
+        assert work.is_dir()
 
 
 def test_results_of_other_weights_or_inputs_are_not_mixed(files, tmp_path):
