@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ import h5py
 import numpy as np
 
 from deploy.events.bulk import Record, read_record
+from deploy.events.files import open_hdf5
+from deploy.events.results import new_file
 from deploy.host.errors import ClientError, KitError
 
+_POINTER_BYTES = 32  # more than a text takes besides its own
 _INDEX = "event_id.seq_cnt"
 _MAY_DIFFER = ("endpoint", "weights")  # a weights' name: their digests are the same
 
@@ -53,9 +57,11 @@ def merge(folder: Path, out: Path) -> list[Record]:
 def _write_hdf5(paths: Sequence[Path], out: Path) -> None:
     events, sources = 0, list[bytes]()
     said: dict[str, dict[str, None]] = {name: {} for name in _MAY_DIFFER}
-    with h5py.File(out, "w") as merged:
+    merged, room = new_file(out)
+    with closing(room), merged:
         for path in paths:
-            with h5py.File(path, "r") as results:
+            with open_hdf5(path) as results:
+                room.reserve(results.id.get_filesize())
                 for name, value in results.attrs.items():
                     # A file without events does not know the classes.
                     if value != "" or name not in merged.attrs:
@@ -72,10 +78,12 @@ def _write_hdf5(paths: Sequence[Path], out: Path) -> None:
                         _append(merged, f"{table}/{name}", dataset, values)
                 events += len(results["event_table/event_id"]) if "event_table" in results else 0
                 sources += results["source_files"][:].tolist()
+        room.reserve(sum(len(name) + _POINTER_BYTES for name in sources))
         merged.create_dataset("source_files", data=sources, dtype=h5py.string_dtype())
         for name, values in said.items():
             merged.attrs[name] = ", ".join(values)
         merged.attrs["complete"] = True
+        room.finish()
 
 
 def _append(merged: h5py.File, name: str, like: h5py.Dataset, values: Any) -> None:
@@ -99,7 +107,7 @@ def _write_parquet(paths: Sequence[Path], out: Path) -> None:
     writer = None
     try:
         for path in paths:
-            with h5py.File(path, "r") as results:
+            with open_hdf5(path) as results:
                 if "hit_table" not in results:
                     continue
                 table = pyarrow.table(dict(_columns(results)))

@@ -79,7 +79,7 @@ class ResultsWriter:
         finally:
             if self._file is not None:
                 self._file.close()
-                os.close(self._descriptor)
+                self._room.close()
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, answer: Answer) -> None:
@@ -139,9 +139,8 @@ class ResultsWriter:
             # HDF5 opens by name; in a folder of our own that name is free and private.
             self._folder = tempfile.mkdtemp(dir=self.path.parent, prefix=f".{self.path.name}.")
             temporary = Path(self._folder, self.path.name)
-            self._file = h5py.File(temporary, "w", rdcc_nbytes=2 * _CHUNK_BYTES)
-            self._descriptor, self._reserved = os.open(temporary, os.O_RDWR), 0
-        self._reserve(self._file, self._waiting_bytes)
+            self._file, self._room = new_file(temporary)
+        self._room.reserve(self._waiting_bytes)
         self._write(self._file, more=True)
 
     def _write(self, file: h5py.File, *, more: bool) -> None:
@@ -175,16 +174,6 @@ class ResultsWriter:
             self._groups[table] = h5g.create(file.id, table.encode())
         return self._groups[table]
 
-    def _reserve(self, file: h5py.File, upcoming: int) -> None:
-        """Reserve disk space for the next rows: HDF5 crashes on a full disk."""
-        needed = file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
-        if needed <= self._reserved:
-            return
-        # In steps larger than needed: one system call for many events.
-        wanted = needed + _MARGIN_BYTES
-        os.posix_fallocate(self._descriptor, 0, wanted)
-        self._reserved = wanted
-
     def _finish(self) -> None:
         if self._file is None:
             # All of it is small: it is made in memory, and written in one go.
@@ -194,12 +183,9 @@ class ResultsWriter:
                 write_atomically(self.path, file.id.get_file_image())
             return
         index_bytes = sum(16 * len(index) for index in self._indices.values())
-        self._reserve(self._file, self._waiting_bytes + index_bytes)
+        self._room.reserve(self._waiting_bytes + index_bytes)
         self._complete(self._file)
-        self._file.flush()
-        size = self._file.id.get_filesize()
-        self._file.close()
-        os.ftruncate(self._descriptor, min(size, os.fstat(self._descriptor).st_size))
+        self._room.finish()
         Path(self._folder, self.path.name).replace(self.path)
 
     def _complete(self, file: h5py.File) -> None:
@@ -226,6 +212,43 @@ class ResultsWriter:
             data = np.array(value, dtype=_TEXT if isinstance(value, str) else None)
             stored, held = _types(_TEXT if isinstance(value, str) else data.dtype)
             h5a.create(file.id, name.encode(), stored, space).write(data, held)
+
+
+class Room:
+    """Disk space for an HDF5 file that is being written: HDF5 crashes on a full disk."""
+
+    def __init__(self, file: h5py.File) -> None:
+        self._file = file
+        self._descriptor, self._reserved = os.open(file.filename, os.O_RDWR), 0
+
+    def reserve(self, upcoming: int) -> None:
+        """Reserve space for so many bytes more; OSError if there is none."""
+        needed = self._file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
+        if needed <= self._reserved:
+            return
+        # In steps larger than needed: one system call for many events.
+        wanted = needed + _MARGIN_BYTES
+        try:
+            os.posix_fallocate(self._descriptor, 0, wanted)
+        except OSError as error:  # which has no name
+            raise OSError(error.errno, error.strerror, self._file.filename) from error
+        self._reserved = wanted
+
+    def finish(self) -> None:
+        """Close the file, and give back what it does not need."""
+        self._file.flush()
+        size = self._file.id.get_filesize()
+        self._file.close()
+        os.ftruncate(self._descriptor, min(size, os.fstat(self._descriptor).st_size))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def new_file(path: Path) -> tuple[h5py.File, Room]:
+    """Open a new file that nobody else knows, and thus without a lock: NFS may have none."""
+    file = h5py.File(path, "w", locking=False, rdcc_nbytes=2 * _CHUNK_BYTES)
+    return file, Room(file)
 
 
 @cache

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import shutil
 import tempfile
 import threading
@@ -287,6 +288,29 @@ def test_merged_results_become_a_parquet_table(files, tmp_path):
     assert table["class"] == ["abc"[each % 3] for each in table["hit_id"]]
     assert table["x_a"] == [float(each % 3 == 0) for each in table["hit_id"]]
     assert set(table["run"]) == {0, 1}
+
+
+def test_a_full_disk_ends_a_merge_in_order(files, tmp_path):
+    run(files, tmp_path / "out")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # stands in for it
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*all\.h5'"):
+            merge(tmp_path / "out", tmp_path / "all.h5")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_merging_needs_no_locks_and_names_results_that_are_damaged(files, tmp_path):
+    run(files[:2], tmp_path / "out")
+    results = tmp_path / "out" / files[0].name
+    with results.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as good as a file system without locks
+        merge(tmp_path / "out", tmp_path / "all.h5")
+    results.write_bytes(b"")
+    with pytest.raises(KitError, match=f"{results}: not an HDF5 file"):
+        merge(tmp_path / "out", tmp_path / "all.h5")
 
 
 def test_only_whole_results_of_one_model_are_merged(files, tmp_path):

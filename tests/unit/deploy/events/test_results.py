@@ -1,5 +1,6 @@
 """The results file."""
 
+import fcntl
 import resource
 from pathlib import Path
 from types import MappingProxyType
@@ -134,3 +135,10 @@ def test_a_path_through_a_file_or_an_absent_folder_is_named(tmp_path, folder):
     (tmp_path / "a").touch()
     with pytest.raises(KitError, match=r"r\.h5 cannot be written"):
         write(tmp_path / folder / "r.h5", [])
+
+
+def test_a_results_file_needs_no_lock(tmp_path):
+    with ResultsWriter(tmp_path / "r.h5", MODEL, "http://x") as writer:
+        writer.add(make_answer(0, 100_000))
+        with next(tmp_path.glob(".*/r.h5")).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has one
