@@ -103,7 +103,7 @@ class ResultsWriter:
 
     def fail(self, failure: Failure) -> None:
         source = self._source(failure.source)
-        reason = np.array([failure.reason], dtype=object)
+        reason = np.array([_storable(failure.reason)], dtype=object)
         columns = {"source_file": source, "reason": reason}
         self._append("failed_table", failure.event_id or (-1, -1, -1), 1, columns)
 
@@ -111,7 +111,8 @@ class ResultsWriter:
         """Leave no file when the block ends; an earlier one is kept."""
         self._discarded = True
 
-    def _source(self, name: str) -> NDArray[np.int32]:
+    def _source(self, path: str) -> NDArray[np.int32]:
+        name = _storable(path)
         return np.array([self._sources.setdefault(name, len(self._sources))], dtype=np.int32)
 
     def _append(self, table: str, event_id: EventId, rows: int, columns: Columns) -> None:
@@ -275,6 +276,11 @@ def _create(group: h5g.GroupID, name: str, data: NDArray[Any], *, more: bool) ->
     dataset = h5d.create(group, name.encode(), stored, space, layout)
     dataset.write(h5s.ALL, h5s.ALL, data, held)
     return dataset
+
+
+def _storable(text: str) -> str:
+    """Return a text as UTF-8 has it: a file's name may be of any bytes."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _refused(path: Path, error: BaseException | str) -> KitError:

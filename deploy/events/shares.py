@@ -143,7 +143,8 @@ class _Run:
         sentinel = self._sentinel(files)
         for number, share in enumerate(shares):
             listed = "".join(f"{path.absolute()}\n" for path in [*sentinel, *share])
-            (job.folder / f"{number}.txt").write_text(listed, encoding="utf-8")
+            written = job.folder / f"{number}.txt"
+            written.write_text(listed, encoding="utf-8", errors="surrogateescape")
         # Before it is submitted: a command killed right after that must find it by its name.
         noted = {"engine": settings.engine, "name": job.name}
         write_atomically(self._batch / _RUN, json.dumps(noted) + "\n")

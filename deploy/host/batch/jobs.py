@@ -111,7 +111,8 @@ class BatchSystem(ABC):
         """
         job.folder.mkdir(parents=True, exist_ok=True)
         for name, text in self.render(job).items():
-            (job.folder / name).write_text(text, encoding="utf-8")
+            # A path's bytes need not be UTF-8.
+            (job.folder / name).write_text(text, encoding="utf-8", errors="surrogateescape")
         (job.folder / SCRIPT).chmod(0o755)
         self._ask(self.submit_command, cwd=job.folder)
 

@@ -207,6 +207,16 @@ def test_an_event_that_the_system_does_not_read_is_not_taken_for_refused(
     assert run(files[:1], tmp_path / "out").events == EVENTS
 
 
+def test_a_name_need_not_be_utf_8(files, tmp_path):
+    path = tmp_path / os.fsdecode(b"\xe9.h5")
+    shutil.copy(files[0], path)
+    assert run([path, tmp_path / os.fsdecode(b"\xe8.h5")], tmp_path / "out").done == 1
+    assert run([path], tmp_path / "out").skipped == 1
+    merge(tmp_path / "out", tmp_path / "all.h5")
+    with h5py.File(tmp_path / "all.h5") as results:
+        assert results["source_files"].asstr()[:].tolist() == [rf"{tmp_path}/\udce9.h5"]
+
+
 def test_a_run_does_not_go_on_without_its_lock(tmp_path, monkeypatch):
     made, timers = tempfile.mkdtemp, []
 

@@ -1,8 +1,9 @@
 """Batch jobs that label shares of files: what is submitted again, and what is told."""
 
 import json
+import os
 import signal
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from deploy.events import shares
 from deploy.events.bulk import Record
 from deploy.events.shares import Campaign, preview, run_campaign
-from deploy.host.batch.jobs import Task
+from deploy.host.batch.jobs import SCRIPT, BatchSystem, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import ClientError, Ended, KitError
@@ -130,6 +131,22 @@ def test_only_ctrl_c_cancels_the_jobs_and_who_logs_out_finds_them_again(
     with pytest.raises(type(comes)):
         run_campaign(campaign)
     assert len(ended) == cancelled
+
+
+def test_names_of_files_and_of_the_folder_need_not_be_utf_8(tmp_path, farm):
+    path, folder = (tmp_path / os.fsdecode(name) for name in (b"\xe9.h5", b"\xe9"))
+    path.touch()
+    campaign, system = farm()
+    said: list[bytes] = []
+
+    def submit(job):
+        BatchSystem.submit(system, job)
+        said.extend((job.folder / name).read_bytes() for name in (SCRIPT, "0.txt"))
+
+    system.submit, system._ask = submit, lambda *_, **__: ""
+    run_campaign(replace(campaign, files=(path,), folder=folder))
+    assert b"\xe9/batch/" in said[0]
+    assert said[1] == os.fsencode(path) + b"\n"
 
 
 def test_a_second_run_submits_nothing_and_a_preview_shows_nothing(farm):
