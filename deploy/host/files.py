@@ -103,7 +103,7 @@ def locked(path: Path, *, waiting: Callable[[], None] | None = None) -> Iterator
             if waiting is not None and not _lock_at_once(stream):
                 waiting()
                 waiting = None
-            fcntl.flock(stream, fcntl.LOCK_EX)
+            _lock(stream, fcntl.LOCK_EX)
             if _is_at(path, stream):
                 os.utime(stream.fileno())
                 yield
@@ -150,10 +150,17 @@ def _is_at(path: Path, stream: IO[str]) -> bool:
 
 def _lock_at_once(opened: IO[str]) -> bool:
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
+
+
+def _lock(opened: IO[str], how: int) -> None:
+    try:
+        fcntl.flock(opened, how)
+    except OSError as error:  # which has no name; network file systems may have no locks
+        raise OSError(error.errno, f"cannot be locked: {error.strerror}", opened.name) from error
 
 
 def read_most(path: Path, most: int) -> bytes:

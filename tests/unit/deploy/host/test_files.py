@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import threading
 import time
 from pathlib import Path
@@ -132,3 +134,14 @@ def test_what_goes_wrong_under_a_lock_is_not_taken_for_a_lock_that_is_gone(tmp_p
 def _hold(lock: Path, told: list[str]) -> None:
     with locked(lock, waiting=lambda: told.append("waits")):
         told.append("holds")
+
+
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    for lock in (locked, unless_locked):
+        with pytest.raises(OSError, match="cannot be locked") as caught, lock(tmp_path / "lock"):
+            pass
+        assert caught.value.filename == str(tmp_path / "lock")
