@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from deploy.client.endpoint import Endpoint
 from deploy.client.pool import Balancer, PooledTransport
 from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.events.answers import Labels, probabilities
+from deploy.events.answers import Labels, free_names, probabilities
 from deploy.events.bulk import weights_of
 from deploy.events.display import draw
 from deploy.events.files import ALWAYS, EventTensors, as_sent
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _LOOK_S = 1.0
 _COLUMNS = ("hit_id", "plane", "label", "class", "score", "signal", "noise")
 _NO_ID: EventId = (0, 0, 0)
+_CLOSED = "the client is closed"
 _NO_EVENT = "an event is a mapping of columns by their names"
 Event = EventTensors | Failure | Mapping[str, Any]
 """Of `Client.read`, or columns by the names of the inputs; ``hit_table_`` may be left out."""
@@ -88,7 +90,7 @@ class Labelled:
             chances = probabilities(labels.hits[SEMANTIC])
             found |= {"label": labels.label, "class": np.array(names)[labels.label]}
             found |= {"score": labels.score}
-            found |= {name: chances[:, i] for i, name in enumerate(_free_names(names))}
+            found |= {name: chances[:, i] for i, name in enumerate(free_names(names, _COLUMNS))}
         if FILTER in labels.hits:
             found |= {"signal": labels.hits[FILTER], "noise": labels.noise}
         return found
@@ -123,16 +125,6 @@ class Labelled:
     def display(self) -> Figure:
         """Draw the event: wire against time in each plane, coloured by label."""
         return draw(self.labels, self.model)
-
-
-def _free_names(classes: Sequence[str]) -> list[str]:
-    """Return a name for each class's column that no other column has, with a filter or without."""
-    names = list(_COLUMNS)
-    for name in classes:
-        while name in names:
-            name = f"x_{name}"
-        names.append(name)
-    return names[len(_COLUMNS) :]
 
 
 class Client:
@@ -179,7 +171,7 @@ class Client:
         self._weights = weights_of(self.model)
         self._stopped = threading.Event()
         self._runs: set[threading.Event] = set()  # of each label_all, to end it
-        self._own = threading.local()
+        self._own, self._process = threading.local(), os.getpid()
         self._executor = ThreadPoolExecutor(concurrency, thread_name_prefix="numlkit")
 
     @property
@@ -198,8 +190,9 @@ class Client:
             RequestError: The event could not be read, the server refuses it, or does not answer in
                 time.
             ServerAwayError: No server was reached within the patience.
+            ClientError: The client is closed, or was made in another process.
         """
-        return self._executor.submit(self._label, self._as_event(event)).result()
+        return self._submit(event).result()
 
     def label_all(
         self, events: Iterable[Event], *, progress: bool = False
@@ -248,7 +241,7 @@ class Client:
         self._stopped.set()
         for stop in tuple(self._runs):
             stop.set()
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._executor.shutdown(wait=True)
 
     def __enter__(self) -> Client:
         return self
@@ -304,7 +297,18 @@ class Client:
                 raise
         return transport
 
+    def _submit(self, event: Event) -> Future[Labelled]:
+        if os.getpid() != self._process:  # without the threads that would label it
+            raise ClientError("this client is of another process", "make a Client in each")
+        try:
+            return self._executor.submit(self._label, self._as_event(event))
+        except RuntimeError as error:  # closed, or no thread can be started
+            closed = self._stopped.is_set()
+            raise ClientError(_CLOSED) if closed else as_kit_error(error) from error
+
     def _label(self, event: EventTensors) -> Labelled:
+        if self._stopped.is_set():
+            raise ClientError(_CLOSED)
         # HTTP's connections cannot be used by a thread other than the one that opened them.
         if not hasattr(self._own, "transport"):
             self._own.transport = self.connect()
@@ -367,10 +371,7 @@ class AsyncClient:
 
     async def label(self, event: Event) -> Labelled:
         """As :meth:`Client.label`."""
-        client = self._client
-        return await asyncio.wrap_future(
-            client._executor.submit(client._label, client._as_event(event))
-        )
+        return await asyncio.wrap_future(self._client._submit(event))
 
     async def label_all(self, events: Iterable[Event]) -> AsyncIterator[Labelled]:
         """Label events, several at once; yield the answers in their order.

@@ -1,8 +1,12 @@
 """The client library, as notebooks use it; fakes stand for servers."""
 
 import asyncio
+import os
 import re
+import signal
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
@@ -93,6 +97,43 @@ def test_a_client_may_be_closed_at_its_last_answer():
     client = Client("grpc://one")
     for _ in client.label_all([EVENT]):
         client.close()
+
+
+def test_what_waits_when_a_client_is_closed_ends_in_its_own_error(monkeypatch):
+    began, goes_on = threading.Event(), threading.Event()
+
+    def infer(*_: Any) -> Any:
+        began.set()
+        goes_on.wait()
+        raise RequestError("refused")
+
+    monkeypatch.setattr(Fake, "infer", infer)
+    client = Client("grpc://one", concurrency=1)
+    with ThreadPoolExecutor(3) as others:
+        asked = [others.submit(client.label, EVENT) for _ in range(2)]
+        began.wait()
+        others.submit(client.close)
+        client._stopped.wait()
+        goes_on.set()
+    errors = {str(each.exception()): type(each.exception()) for each in asked}
+    assert errors == {"refused": RequestError, "the client is closed": ClientError}
+    with pytest.raises(ClientError, match="the client is closed"):
+        client.label(EVENT)
+
+
+def test_a_client_does_not_wait_in_another_process_for_threads_it_has_not():
+    with Client("grpc://one") as client:
+        client.label(EVENT)
+        child = os.fork()
+        if not child:
+            try:
+                signal.alarm(10)
+                client.label(EVENT)
+            except ClientError:
+                os._exit(3)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 def test_one_of_two_runs_of_a_client_may_end_before_the_other():
