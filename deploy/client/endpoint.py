@@ -133,7 +133,8 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ClientTl
     elif cert is not None or key is not None:
         cause = "a client certificate and its private key go together"
         raise DeploymentError(cause, "--cert FILE --key FILE")
-    return ClientTls(ca, cert, key)
+    # They are read for each connection, and a notebook may change to another folder meanwhile.
+    return ClientTls(ca and ca.absolute(), cert and cert.absolute(), key and key.absolute())
 
 
 def trusted_file(endpoint: Endpoint) -> str | None:

@@ -41,7 +41,7 @@ class Registry:
     """A folder of entries; it may be on a file system that hosts share."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # a notebook may change to another
 
     def enter(self, url: str, *, replaces: str = "") -> Entry:
         entry = Entry(secrets.token_hex(4), url, replaces)

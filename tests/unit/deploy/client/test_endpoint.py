@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.client.endpoint import ClientTls, Endpoint, channel_options
+from deploy.client.endpoint import ClientTls, Endpoint, channel_options, trusted_file
 from deploy.host.errors import DeploymentError
 from tests.certificates import Authority
 
@@ -94,6 +94,14 @@ def test_files_mean_tls(tmp_path):
     assert Endpoint.parse("h", ca=authority.file).url == "https://h:443"
     endpoint = Endpoint.parse("h", protocol="grpc", cert=mine.cert, key=mine.key)
     assert (endpoint.url, endpoint.tls) == ("grpcs://h:443", ClientTls(None, mine.cert, mine.key))
+
+
+def test_a_file_for_tls_is_found_after_a_change_of_folder(tmp_path, monkeypatch):
+    authority = Authority(tmp_path, "site").file
+    monkeypatch.chdir(tmp_path)
+    endpoint = Endpoint.parse("grpcs://h", ca=authority.relative_to(tmp_path))
+    monkeypatch.chdir("/")  # as a notebook may
+    assert trusted_file(endpoint) == str(authority)
 
 
 @pytest.mark.parametrize("url", ["grpc://h", "http://h:8000"])

@@ -251,7 +251,9 @@ def test_a_folder_of_servers_is_followed(monkeypatch, tmp_path):
     monkeypatch.setattr(Fake, "infer", note)
     registry = Registry(tmp_path)
     old = registry.enter("grpc://old:1001")
-    with Client(servers=tmp_path) as client:
+    monkeypatch.chdir(tmp_path.parent)
+    with Client(servers=Path(tmp_path.name)) as client:
+        monkeypatch.chdir("/")  # as a notebook may
 
         def asks() -> set[str]:
             asked.clear()
