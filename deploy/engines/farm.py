@@ -106,7 +106,7 @@ class Farm(BaseModel, frozen=True):
             KitError: The batch system refuses it.
         """
         if self.system.beside:
-            write_atomically(self.folder / _RENEWALS / entry, "")
+            (self.folder / _RENEWALS / entry).touch()
         else:
             self.system.submit(self.to_submit(1, f"renewal-{entry}", entry))
 

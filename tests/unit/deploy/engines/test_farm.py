@@ -239,6 +239,20 @@ def test_a_keeper_goes_on_when_a_file_system_is_in_trouble(kept, submitted):
     assert (len(submitted), submitted.faults) == (1, [])
 
 
+def test_a_keeper_that_looks_while_it_is_asked_submits_one_job(kept, submitted, monkeypatch):
+    kept.write()
+    replace = Path.replace
+
+    def looked_at(path: Path, target: Path) -> Path:
+        kept.submit_renewals()
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", looked_at)
+    kept.renew("0badcafe")
+    kept.submit_renewals()
+    assert [job.folder.name for job in submitted] == ["renewal-0badcafe"]
+
+
 def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
     clock = Clock(t100=(farm.folder / "farm.json").unlink)
     attended(farm, clock)
