@@ -19,7 +19,7 @@ from deploy.events.inference import Failure
 from deploy.events.run import Tally, send
 from deploy.events.shares import Campaign, preview, run_campaign
 from deploy.host.batch.settings import load_settings
-from deploy.host.cli import INTERRUPTED, Parser, make_parser, run
+from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import count_to, quote
 from deploy.host.console import Console, counted
 from deploy.host.errors import ClientError, DeploymentError, KitError
@@ -141,7 +141,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
     if tally.ended is not None and console.mode != "json":
         console.error(tally.ended)
     console.answer(report)
-    return INTERRUPTED if tally.interrupted else 0 if tally.ok else 1
+    return 128 + tally.interrupted if tally.interrupted else 0 if tally.ok else 1
 
 
 def _label_files(options: argparse.Namespace, client: Client, console: Console) -> int:

@@ -24,10 +24,15 @@ from deploy.events.tables import EventFileError
 from deploy.host.console import counted
 from deploy.host.errors import KitError
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @dataclass(slots=True)
 class Tally:
-    """What a run has done so far; ``ended`` says why it was cut short, if it was."""
+    """What a run has done so far.
+
+    ``ended`` says why it was cut short, if it was, and ``interrupted`` by which signal.
+    """
 
     seen: int = 0
     hits: int = 0
@@ -40,7 +45,7 @@ class Tally:
     failures: list[Failure] = field(default_factory=list)
     displays: list[Path] = field(default_factory=list)
     ended: KitError | None = None
-    interrupted: bool = False
+    interrupted: int = 0
     out: Path | None = None
 
     @property
@@ -109,13 +114,14 @@ def send(
 ) -> Tally:
     """Send the events of ``files`` (all, or those ``wanted``); write the answers as they come.
 
-    The first interrupt stops the run cleanly and keeps what was answered.
+    The first interrupt stops the run cleanly and keeps what was answered; so does the SIGTERM of a
+    batch system, or a terminal that closes.
     """
     tally = Tally()
     started = time.monotonic()
     with (
-        nullcontext() if out is None else ResultsWriter(out, model, url) as writer,
         _interruptible(tally) as stop,
+        nullcontext() if out is None else ResultsWriter(out, model, url) as writer,
     ):
         events = _events(files, wanted, model, tally)
         try:
@@ -133,7 +139,7 @@ def send(
                 progress(tally)
         except ServerLostError as error:
             tally.ended = error
-        cut = tally.interrupted or tally.seen > tally.done
+        cut = tally.interrupted > 0 or tally.seen > tally.done
         if cut:
             why = tally.ended or KitError("interrupted")
             missed = f"at least {counted(tally.seen - tally.done, 'event')} not answered"
@@ -195,17 +201,19 @@ def _draw(labels: Labels, folder: Path, model: ServedModel, tally: Tally) -> Non
 
 @contextmanager
 def _interruptible(tally: Tally) -> Iterator[threading.Event]:
-    """Yield an event that the first interrupt sets; a second one ends the process at once."""
+    """Yield an event that the first signal sets; a second Ctrl-C ends the process at once."""
     stop = threading.Event()
 
     def handle(number: int, _frame: object) -> None:
-        if tally.interrupted:
+        if tally.interrupted and number == signal.SIGINT:
             raise KeyboardInterrupt
-        tally.interrupted = True
+        tally.interrupted = tally.interrupted or number
         stop.set()
 
-    before = signal.signal(signal.SIGINT, handle)
+    heard = [each for each in _ENDING if signal.getsignal(each) is not signal.SIG_IGN]
+    before = {each: signal.signal(each, handle) for each in heard}
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)

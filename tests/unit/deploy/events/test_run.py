@@ -1,6 +1,7 @@
 """A whole run over a file; a fake stands for the server."""
 
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 
 from deploy.client.transport import ServedModel
 from deploy.events.display import DisplayError, check_folder
+from deploy.events.files import EventFile
+from deploy.events.results import ResultsWriter
 from deploy.events.run import Tally, send
 from deploy.host.errors import ClientError, KitError
 from deploy.host.paths import CHECKOUT
@@ -78,3 +81,33 @@ def test_where_no_display_can_be_written_it_is_told_before_an_event_is_sent(tmp_
             check_folder(folder)
     check_folder(tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_keeps_what_was_answered(tmp_path, monkeypatch, number):
+    out, asked = tmp_path / "results.h5", []
+    finish = ResultsWriter._finish
+
+    def again(writer: ResultsWriter) -> None:
+        if number != signal.SIGINT:
+            signal.raise_signal(number)  # a shell that exits sends SIGHUP twice
+        finish(writer)
+
+    monkeypatch.setattr(ResultsWriter, "_finish", again)
+
+    class Stopped(Fake):
+        def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+            asked.append(tensors)
+            if len(asked) == 2:
+                signal.raise_signal(number)
+            return super().infer(model, tensors)
+
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        tally = sent(out, Stopped, concurrency=1)
+    finally:
+        signal.signal(number, before)
+    assert tally.interrupted == number
+    with h5py.File(out) as results:
+        assert 0 < len(results["event_table/event_id"]) < len(EventFile(EVENTS))
+        assert not results.attrs["complete"]
