@@ -77,6 +77,8 @@ class _Files(argparse.Action):
             except OSError as error:
                 flags.error(f"{text[1:]}: {error.strerror}")
             named = [Path(os.fsdecode(line)) for line in lines if line.strip()]
+            if any("\0" in str(path) for path in named):
+                flags.error(f"{text[1:]} is no list of names, one on each line")
             if not named:
                 flags.error(f"{text[1:]} names no file")
             files += named
@@ -88,6 +90,8 @@ def _event_id(text: str) -> EventId:
         run, subrun, event = (int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not RUN,SUBRUN,EVENT") from None
+    if max(map(abs, (run, subrun, event))) >= 1 << 63:
+        raise argparse.ArgumentTypeError(f"{text!r}: ids are of 64 bits")
     return run, subrun, event
 
 

@@ -32,7 +32,7 @@ from numl_formats.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME
 Array = NDArray[Any]
 
 _GRAPHS = "dataset"
-_NAME = re.compile(r"r(\d+)_sr(\d+)_evt(\d+)")
+_NAME = re.compile(r"r(\d{1,18})_sr(\d{1,18})_evt(\d{1,18})")  # what int64 holds
 # HitGraphProducer's pos_norm, which it multiplies wire and time by (first generation).
 _POSITION_SCALE = (np.float64(np.float32(0.3)), np.float64(np.float32(0.055)))
 _WHOLE = 0.02  # how far a float32 position may leave a wire from a whole number

@@ -257,6 +257,7 @@ def test_a_list_names_files_alone_whatever_their_names(tmp_path, monkeypatch, ca
         (None, "list: No such file or directory"),
         ("", "list names no file"),
         ("\n \n", "list names no"),
+        ("a.h5\0b.h5\0", "list is no list of names, one on each line"),
     ],
 )
 def test_a_list_without_files_is_told(content, told, tmp_path, monkeypatch, capsys):

@@ -78,6 +78,10 @@ TENANT = "is not NAME:RATE or NAME:RATE:HITS, with 1 to 1000000 hits"
             for flags in ("--ssl", "--protocol http")
         ),
         ("infer a.h5 --event 1,2", "argument --event: '1,2' is not RUN,SUBRUN,EVENT"),
+        (
+            f"infer a.h5 --event 1,2,{1 << 63}",
+            "argument --event: '1,2,9223372036854775808': ids are of 64 bits",
+        ),
         ("infer a.h5 --concurrency 0", "argument --concurrency: '0' is not a number from 1 to"),
         ("infer a.h5 --timeout -1", "argument --timeout: '-1' is not a number of seconds above 0"),
         ("infer a.h5 --protocol ftp", "argument --protocol: invalid choice: 'ftp'"),

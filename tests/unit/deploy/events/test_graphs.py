@@ -223,3 +223,12 @@ def test_a_column_that_the_graphs_lack_is_named():
         pytest.raises(EventFileError, match="lacks hit_table_goodness, which the model reads"),
     ):
         file.read(0)
+
+
+def test_a_name_with_a_number_beyond_int64_is_not_taken_for_an_id(tmp_path):
+    path = tmp_path / "long.gnn.h5"
+    shutil.copy(graphs("second"), path)
+    with h5py.File(path, "r+") as file:
+        file.move(f"dataset/{EVENT}", f"dataset/r1_sr9_evt{10**30}")
+    with open_events(path) as file, open_events(graphs("second")) as before:
+        assert sorted(file.event_ids) == sorted(before.event_ids)
