@@ -56,9 +56,10 @@ class Job:
                 raise JobError("--producer needs --fcl FILE")
             return cls(words)
         try:
-            text = fcl.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise JobError(f"--fcl {fcl}: {getattr(error, 'strerror', error)}") from None
+            # A comment may have a name in Latin-1.
+            text = fcl.read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError as error:
+            raise JobError(f"--fcl {fcl}: {error.strerror}") from None
         if fcl not in map(Path, words):
             raise JobError(f"--fcl {fcl}: COMMAND does not name this file")
         producers = options.producer or producers_of(text)
@@ -80,7 +81,7 @@ class Job:
         scheme, _, address = grpc.partition("://")
         text = with_server(self.text, self.producers, address, ssl=scheme == "grpcs")
         try:
-            copy.write_text(text, encoding="utf-8")
+            copy.write_text(text, encoding="utf-8", errors="surrogateescape")
         except OSError as error:
             raise JobError(f"--fcl {copy}: {error.strerror}") from None
         words = [str(copy) if Path(word) == self.fcl else word for word in self.words]

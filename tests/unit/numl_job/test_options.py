@@ -44,3 +44,15 @@ def test_no_client_asks_a_proxy_for_the_server(given, told, tmp_path, monkeypatc
         monkeypatch.setenv(name, value)
     _, variables = Job(["true"]).told(tmp_path, GRPC, HTTP)
     assert {name: variables[name] for name in PROXIES if name in variables} == told
+
+
+def test_a_comment_of_the_fhicl_file_need_not_be_utf_8(tmp_path):
+    fcl, text = tmp_path / "job.fcl", b"# Andr\xe9\nphysics.producers.ng.TritonConfig: {}\n"
+    fcl.write_bytes(text)
+    flags = argparse.ArgumentParser()
+    add_job_options(flags)
+    job = Job.of(flags.parse_args(["--fcl", str(fcl)]), ["lar", "-c", str(fcl)])
+    folder = tmp_path / "remains"
+    folder.mkdir()
+    job.told(folder, GRPC, HTTP)
+    assert (folder / "job.fcl").read_bytes().startswith(text)
