@@ -230,7 +230,8 @@ class Room:
         # In steps larger than needed: one system call for many events.
         wanted = needed + _MARGIN_BYTES
         try:
-            os.posix_fallocate(self._descriptor, 0, wanted)
+            # Each byte once: where a file system cannot do this, as NFS 3, each block is touched.
+            os.posix_fallocate(self._descriptor, self._reserved, wanted - self._reserved)
         except OSError as error:  # which has no name
             raise OSError(error.errno, error.strerror, self._file.filename) from error
         self._reserved = wanted

@@ -1,6 +1,7 @@
 """The results file."""
 
 import fcntl
+import os
 import resource
 from pathlib import Path
 from types import MappingProxyType
@@ -142,3 +143,16 @@ def test_a_results_file_needs_no_lock(tmp_path):
         writer.add(make_answer(0, 100_000))
         with next(tmp_path.glob(".*/r.h5")).open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody has one
+
+
+def test_no_block_of_a_results_file_is_reserved_twice(tmp_path, monkeypatch):
+    reserved, reserve = [0], os.posix_fallocate
+
+    def note(descriptor: int, offset: int, length: int) -> None:
+        assert offset == reserved[-1]
+        reserved.append(offset + length)
+        reserve(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", note)
+    write(tmp_path / "r.h5", [make_answer(i, 30_000) for i in range(10)])
+    assert len(reserved) > 2
