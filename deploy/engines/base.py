@@ -38,6 +38,7 @@ from deploy.host.errors import (
 from deploy.host.failures import last_words
 from deploy.host.finding import Finding, Level
 from deploy.host.paths import IMPORTS, MODEL_REPOSITORY, cache_folder
+from deploy.host.programs import without_python_variables
 from deploy.host.room import Room, size
 from deploy.triton.config import LaunchSettings
 from deploy.triton.stage import StagedModel, plan_models, stage
@@ -229,7 +230,8 @@ class Engine(ABC):
             supervisor = subprocess.Popen(
                 [sys.executable, "-m", "deploy.engines", str(folder.path)],
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": str(IMPORTS)},
+                # Without PYTHONHOME: a framework's shell names its own Python there.
+                env={**without_python_variables(), "PYTHONPATH": str(IMPORTS)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -16,7 +16,7 @@ from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, digest_of, locked
 from deploy.host.paths import CHECKOUT, IS_INSTALLED
-from deploy.host.programs import run, run_pip
+from deploy.host.programs import run, run_pip, without_python_variables
 
 PREBUILT = CHECKOUT / "prebuilt"
 _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
@@ -52,7 +52,10 @@ def compiler_of(source: Path) -> str | None:
     """Return the compiler of the native library, with its version; None if this host has none."""
     command = [sys.executable, str(source / "native" / "compiler.py")]
     with suppress(EnvironmentSetupError):
-        return run(command, failed="no compiler", error=EnvironmentSetupError)
+        variables = without_python_variables()
+        return run(
+            command, failed="no compiler", environment=variables, error=EnvironmentSetupError
+        )
     return None
 
 

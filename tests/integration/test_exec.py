@@ -12,9 +12,11 @@ from tests.kit import NUMLKIT, SMALL, SOON_S, until
 def test_the_command_asks_its_own_server_and_nothing_is_left(kit, tmp_path):
     log = tmp_path / "server.log"
     smoke = f"{NUMLKIT} smoke --url $NUML_GRPC_URL --models nugraph3 --quiet; exit 7"
+    framework = {"PYTHONHOME": "/another/python"}
     done = subprocess.run(
         [NUMLKIT, "exec", *SMALL, "--engine", kit.engine, "--log", log, "--", "sh", "-c", smoke],
-        env=kit.variables, capture_output=True, text=True, check=False, timeout=SOON_S,
+        env=kit.variables | framework,
+        capture_output=True, text=True, check=False, timeout=SOON_S,
     )  # fmt: skip
     assert done.returncode == 7, done.stderr
     assert "grpc://127.0.0.1" in done.stdout
