@@ -1,5 +1,6 @@
 """Which threads of a server give way to its models' processes."""
 
+import os
 import subprocess
 import sys
 
@@ -38,9 +39,11 @@ print(os.getpriority(os.PRIO_PROCESS, 0))
 
 
 def serve(executable):
+    """Return how much lower priorities are than that of who starts the server."""
     words = [sys.executable, "-c", _SERVER, _MODEL, str(executable)]
     done = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    return [[int(nice) for nice in line.split()] for line in done.splitlines()]
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    return [[int(nice) - own for nice in line.split()] for line in done.splitlines()]
 
 
 def test_endpoints_give_way_to_models_once_and_stay_so_when_a_model_is_started_again(tmp_path):
