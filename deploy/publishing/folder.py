@@ -49,7 +49,7 @@ from numl_formats.published import Image, Published, Release
 from numl_formats.statement import LARGEST, NAME
 from numl_formats.trust import LARGEST_SIGNATURE, SIGNATURES, signature_path
 
-CURRENT = "current"
+CURRENT, _NEW_LINK = "current", ".numlkit.current"
 
 _BLOCK = 1 << 22
 _WHERE = "publish where this user can write; to a CVMFS, after cvmfs_server transaction"
@@ -241,8 +241,7 @@ class FolderPlace(Place):
         return Outcome(True, number, (line, *change.notes, start), facts)
 
     def _link(self, number: int) -> None:
-        link = self._root / f".numlkit.{CURRENT}"
-        link.unlink(missing_ok=True)
+        link = self._root / _NEW_LINK
         link.symlink_to(str(number))
         link.replace(self._root / CURRENT)
 
@@ -358,6 +357,7 @@ class FolderPlace(Place):
 
     def _clean(self) -> None:
         """Remove what a command that was killed has left."""
+        (self._root / _NEW_LINK).unlink(missing_ok=True)
         signatures = self._root / SIGNATURES
         # The kit makes no link to a folder of signatures: what is there may be at work.
         there = () if signatures.is_symlink() else partials(signatures)
