@@ -1,6 +1,6 @@
 """A model's answer for one event, mapped back to the event's hits."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,16 +153,6 @@ def _of_hits(
     if _width(whole) == 0:
         raise RequestError(f"the server returned {name} without columns")
     return whole
-
-
-def free_names(names: Iterable[str], taken: Sequence[str]) -> list[str]:
-    """Return names that no other column has: ``x_NAME`` for one that is taken."""
-    found = list(taken)
-    for name in names:
-        while name in found:
-            name = f"x_{name}"
-        found.append(name)
-    return found[len(taken) :]
 
 
 def _width(values: NDArray[Any]) -> int:

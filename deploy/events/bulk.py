@@ -18,7 +18,7 @@ from pathlib import Path
 from deploy import __version__
 from deploy.client.pool import Transport
 from deploy.client.transport import ServedModel
-from deploy.events.files import EventTensors
+from deploy.events.files import EventTensors, stat_file
 from deploy.events.graphs import open_events
 from deploy.events.inference import Answer, Failure, infer, read_event
 from deploy.events.results import ResultsWriter
@@ -208,11 +208,11 @@ def _events(
     for path in files:
         yield _Begin(path)
         try:
-            before = path.stat()
+            before = stat_file(path)
             with open_events(path, model.inputs, model.optional) as file:
                 for index in range(len(file)):
                     yield read_event(file, index)
-            digest, after = sha256_of(path), path.stat()
+            digest, after = sha256_of(path), stat_file(path)
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 raise EventFileError(f"{path}: changed while it was read")
         except EventFileError as error:

@@ -13,21 +13,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from deploy.client.asked import default_urls, describe
 from deploy.client.endpoint import Endpoint
 from deploy.client.pool import Balancer, PooledTransport
 from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.events.answers import Labels, free_names, probabilities
 from deploy.events.bulk import weights_of
-from deploy.events.display import draw
 from deploy.events.files import ALWAYS, EventTensors, as_sent
 from deploy.events.graphs import open_events
 from deploy.events.grouping import EventId
@@ -40,91 +36,19 @@ from deploy.events.inference import (
     infer,
     read_event,
 )
+from deploy.events.labelled import Labelled
 from deploy.events.tables import EventFileError
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, KitError, RequestError
 from deploy.triton.config import WEIGHTS_DIGEST
-from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC, SPACEPOINTS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from numl_formats.contract import HIT_ID, HITS, PLANE, SPACEPOINTS
 
 _LOOK_S = 1.0
-_COLUMNS = ("hit_id", "plane", "label", "class", "score", "signal", "noise")
 _NO_ID: EventId = (0, 0, 0)
 _CLOSED = "the client is closed"
 _NO_EVENT = "an event is a mapping of columns by their names"
 Event = EventTensors | Failure | Mapping[str, Any]
 """Of `Client.read`, or columns by the names of the inputs; ``hit_table_`` may be left out."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Labelled:
-    """An event with its labels, one row per hit in the event's order.
-
-    Attributes:
-        labels: The model's outputs for the event's hits.
-        model: What labelled it.
-        latency_s: Seconds that the successful request took.
-    """
-
-    labels: Labels
-    model: ServedModel
-    latency_s: float
-
-    @property
-    def event_id(self) -> EventId:
-        """Run, subrun and event."""
-        return self.labels.event.event_id
-
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Return the table's columns: ids, label (int32 and its name), scores, ``[hits]`` each.
-
-        ``signal`` is the filter's probability that the hit is no noise; each class has a column
-        with its probability, ``x_NAME`` if another column has its name.
-        """
-        labels, tensors = self.labels, self.labels.event.tensors
-        found: dict[str, NDArray[Any]] = {"hit_id": tensors[HIT_ID], "plane": tensors[PLANE]}
-        if labels.classes:
-            names = self.model.classes("semantic", labels.classes)
-            chances = probabilities(labels.hits[SEMANTIC])
-            found |= {"label": labels.label, "class": np.array(names)[labels.label]}
-            found |= {"score": labels.score}
-            found |= {name: chances[:, i] for i, name in enumerate(free_names(names, _COLUMNS))}
-        if FILTER in labels.hits:
-            found |= {"signal": labels.hits[FILTER], "noise": labels.noise}
-        return found
-
-    def table(self) -> Any:
-        """Return the columns as a pandas DataFrame; without pandas, as a numpy structured array."""
-        columns = self.columns()
-        try:
-            import pandas
-        except ImportError:
-            kinds = [(name, values.dtype) for name, values in columns.items()]
-            table = np.empty(self.labels.event.hits, dtype=kinds)
-            for name, values in columns.items():
-                table[name] = values
-            return table
-        return pandas.DataFrame(columns)
-
-    def awkward(self) -> Any:
-        """Return the columns as an awkward array of records; needs the package awkward."""
-        import awkward  # type: ignore[import-not-found, unused-ignore]
-
-        return awkward.zip(self.columns())
-
-    def event_scores(self) -> dict[str, float]:
-        """Return the probability of each event class; empty for a model without an event head."""
-        scores = self.labels.event_scores
-        if scores is None:
-            return {}
-        names = self.model.classes("event", len(scores))
-        return dict(zip(names, map(float, probabilities(scores)), strict=True))
-
-    def display(self) -> Figure:
-        """Draw the event: wire against time in each plane, coloured by label."""
-        return draw(self.labels, self.model)
 
 
 class Client:

@@ -181,14 +181,24 @@ def as_sent(values: Any, tensor: str, datatype: str) -> NDArray[Any]:
     return convert(numbers, kind_of(datatype), tensor)
 
 
-def open_hdf5(path: Path) -> h5py.File:
-    """Open a file for reading; EventFileError says why it cannot be."""
+def stat_file(path: Path) -> os.stat_result:
+    """Return a file's size and times; EventFileError if there is none, or none to be read."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise EventFileError(f"{path}: not a file")
-        return h5py.File(path, "r", locking=False)
+        facts = path.stat()
     except FileNotFoundError as error:
         raise EventFileError(f"{path}: no such file") from error
+    except OSError as error:
+        raise EventFileError(f"{path}: {error.strerror}") from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise EventFileError(f"{path}: not a file")
+    return facts
+
+
+def open_hdf5(path: Path) -> h5py.File:
+    """Open a file for reading; EventFileError says why it cannot be."""
+    stat_file(path)
+    try:
+        return h5py.File(path, "r", locking=False)
     except OSError as error:
         if error.errno:
             reason = os.strerror(error.errno)

@@ -17,7 +17,7 @@ import numpy as np
 
 from deploy.events.bulk import Record, read_record
 from deploy.events.files import open_hdf5
-from deploy.events.results import new_file
+from deploy.events.reserved import ReservedFile
 from deploy.host.errors import ClientError, KitError
 
 _POINTER_BYTES = 32  # more than a text takes besides its own
@@ -57,11 +57,11 @@ def merge(folder: Path, out: Path) -> list[Record]:
 def _write_hdf5(paths: Sequence[Path], out: Path) -> None:
     events, sources = 0, list[bytes]()
     said: dict[str, dict[str, None]] = {name: {} for name in _MAY_DIFFER}
-    merged, room = new_file(out)
-    with closing(room), merged:
+    with closing(ReservedFile(out)) as file:
+        merged = file.hdf5
         for path in paths:
             with open_hdf5(path) as results:
-                room.reserve(results.id.get_filesize())
+                file.reserve(results.id.get_filesize())
                 for name, value in results.attrs.items():
                     # A file without events does not know the classes.
                     if value != "" or name not in merged.attrs:
@@ -78,12 +78,12 @@ def _write_hdf5(paths: Sequence[Path], out: Path) -> None:
                         _append(merged, f"{table}/{name}", dataset, values)
                 events += len(results["event_table/event_id"]) if "event_table" in results else 0
                 sources += results["source_files"][:].tolist()
-        room.reserve(sum(len(name) + _POINTER_BYTES for name in sources))
+        file.reserve(sum(len(name) + _POINTER_BYTES for name in sources))
         merged.create_dataset("source_files", data=sources, dtype=h5py.string_dtype())
         for name, values in said.items():
             merged.attrs[name] = ", ".join(values)
         merged.attrs["complete"] = True
-        room.finish()
+        file.finish()
 
 
 def _append(merged: h5py.File, name: str, like: h5py.Dataset, values: Any) -> None:

@@ -23,17 +23,15 @@ from deploy.client.transport import ServedModel
 from deploy.events.answers import FILTER_THRESHOLD, best
 from deploy.events.grouping import EventId
 from deploy.events.inference import Answer, Failure
+from deploy.events.reserved import CHUNK_BYTES, ReservedFile
 from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
 from numl_formats.contract import FILTER, HIT_ID, HITS, PLANE, SEMANTIC
 
 FORMAT = 1
-_CHUNK_BYTES = 1 << 16
 _SMALL_BYTES = 1 << 12
 # Rows wait until there are so many: appending costs HDF5 far more than the rows themselves.
 _WAITING_BYTES = 1 << 20
-# More than HDF5 may hold back in its caches: two chunks per dataset, and metadata.
-_MARGIN_BYTES = 4 << 20
 _ID_BYTES = 24
 _IN_MEMORY = {"backing_store": False, "block_size": _WAITING_BYTES}
 _TEXT = h5py.string_dtype()
@@ -56,7 +54,7 @@ class ResultsWriter:
         self._events = 0
         self._waiting: dict[str, list[tuple[EventId, int, Columns]]] = {}
         self._waiting_bytes = 0
-        self._file: h5py.File | None = None
+        self._file: ReservedFile | None = None
         self._groups: dict[str, h5g.GroupID] = {}
         self._datasets: dict[tuple[str, str], h5py.Dataset] = {}
         self._widths: dict[tuple[str, str], tuple[int, ...]] = {}
@@ -79,7 +77,6 @@ class ResultsWriter:
         finally:
             if self._file is not None:
                 self._file.close()
-                self._room.close()
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def add(self, answer: Answer) -> None:
@@ -139,10 +136,9 @@ class ResultsWriter:
         if self._file is None:
             # HDF5 opens by name; in a folder of our own that name is free and private.
             self._folder = tempfile.mkdtemp(dir=self.path.parent, prefix=f".{self.path.name}.")
-            temporary = Path(self._folder, self.path.name)
-            self._file, self._room = new_file(temporary)
-        self._room.reserve(self._waiting_bytes)
-        self._write(self._file, more=True)
+            self._file = ReservedFile(Path(self._folder, self.path.name))
+        self._file.reserve(self._waiting_bytes)
+        self._write(self._file.hdf5, more=True)
 
     def _write(self, file: h5py.File, *, more: bool) -> None:
         """Write the rows that wait; ``more`` of them may follow."""
@@ -184,9 +180,9 @@ class ResultsWriter:
                 write_atomically(self.path, file.id.get_file_image())
             return
         index_bytes = sum(16 * len(index) for index in self._indices.values())
-        self._room.reserve(self._waiting_bytes + index_bytes)
-        self._complete(self._file)
-        self._room.finish()
+        self._file.reserve(self._waiting_bytes + index_bytes)
+        self._complete(self._file.hdf5)
+        self._file.finish()
         Path(self._folder, self.path.name).replace(self.path)
 
     def _complete(self, file: h5py.File) -> None:
@@ -215,44 +211,6 @@ class ResultsWriter:
             h5a.create(file.id, name.encode(), stored, space).write(data, held)
 
 
-class Room:
-    """Disk space for an HDF5 file that is being written: HDF5 crashes on a full disk."""
-
-    def __init__(self, file: h5py.File) -> None:
-        self._file = file
-        self._descriptor, self._reserved = os.open(file.filename, os.O_RDWR), 0
-
-    def reserve(self, upcoming: int) -> None:
-        """Reserve space for so many bytes more; OSError if there is none."""
-        needed = self._file.id.get_filesize() + 2 * upcoming + _MARGIN_BYTES
-        if needed <= self._reserved:
-            return
-        # In steps larger than needed: one system call for many events.
-        wanted = needed + _MARGIN_BYTES
-        try:
-            # Each byte once: where a file system cannot do this, as NFS 3, each block is touched.
-            os.posix_fallocate(self._descriptor, self._reserved, wanted - self._reserved)
-        except OSError as error:  # which has no name
-            raise OSError(error.errno, error.strerror, self._file.filename) from error
-        self._reserved = wanted
-
-    def finish(self) -> None:
-        """Close the file, and give back what it does not need."""
-        self._file.flush()
-        size = self._file.id.get_filesize()
-        self._file.close()
-        os.ftruncate(self._descriptor, min(size, os.fstat(self._descriptor).st_size))
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-def new_file(path: Path) -> tuple[h5py.File, Room]:
-    """Open a new file that nobody else knows, and thus without a lock: NFS may have none."""
-    file = h5py.File(path, "w", locking=False, rdcc_nbytes=2 * _CHUNK_BYTES)
-    return file, Room(file)
-
-
 @cache
 def _types(kind: np.dtype[Any]) -> tuple[h5t.TypeID, h5t.TypeID]:
     """Return a kind of value as files hold it, and as memory does."""
@@ -267,7 +225,7 @@ def _create(group: h5g.GroupID, name: str, data: NDArray[Any], *, more: bool) ->
     # Scores would shrink by a sixth only, and take most of a bulk run's own CPU time.
     compressed = data.dtype.kind == "i" and (more or data.nbytes > _SMALL_BYTES)
     if more or compressed:
-        rows = max(1, _CHUNK_BYTES // (math.prod(width) * (8 if text else data.dtype.itemsize)))
+        rows = max(1, CHUNK_BYTES // (math.prod(width) * (8 if text else data.dtype.itemsize)))
         layout.set_chunk((rows if more else min(rows, len(data)), *width))
     if compressed:
         layout.set_shuffle()

@@ -14,7 +14,6 @@ from deploy.host.errors import LaunchError
 Row = tuple[str, str, str]
 # In the causes that go away when a launch chooses other ports.
 PORT_TAKEN = "was taken by another program while"
-# In the cause of what a second start gets past.
 # fmt: off
 _FULL = "df -h lists full file systems; df -i, those that cannot hold more files"
 GENERAL: tuple[Row, ...] = (

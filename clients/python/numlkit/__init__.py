@@ -1,8 +1,9 @@
 """Labels events through Triton: ``from numlkit import Client``; docs/python.md shows how."""
 
-from deploy.events.client import AsyncClient, Client, Event, Labelled
+from deploy.events.client import AsyncClient, Client, Event
 from deploy.events.files import EventTensors
 from deploy.events.inference import Failure, ServerLostError
+from deploy.events.labelled import Labelled
 from deploy.host.errors import ClientError, KitError, RequestError, ServerAwayError
 
 __all__ = [

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from numl_serving.inherited import STUB
+from numl_serving.inherited import is_stub
 from numl_serving.startup import parent_and_start
 
 # Where both want a core, such a thread gets a fifth of a model's time. With 11, requests waited so
@@ -29,13 +29,13 @@ def lower_endpoints(executable: Path = Path("/proc/self/exe")) -> None:
     the last process of a model. If that has come later, as after a death, there are none, and
     nothing changes.
     """
-    if executable.readlink().name != STUB:
+    if not is_stub(executable):
         return
     server = os.getppid()
     lowered = min(os.getpriority(os.PRIO_PROCESS, server) + LOWER_BY, 19)
-    models = [start for _, parent, start in _each("") if parent == server]
+    last_model = max(start for _, parent, start in _each("") if parent == server)
     for number, _, start in _each(f"{server}/task/"):
-        if start > max(models):
+        if start > last_model:
             with suppress(OSError):  # it has ended
                 os.setpriority(os.PRIO_PROCESS, number, lowered)
 

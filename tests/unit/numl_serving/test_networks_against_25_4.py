@@ -50,7 +50,7 @@ def test_answers_equal_those_of_nugraph(layout, models25, scattered):
 def test_answers_of_trained_weights_equal_those_of_nugraph(kind, models25, hits):
     model = models25.trained(kind)
     event = simulated(simulate_event(8, 1, hits), model.layout.schema)
-    assert_equal_answers(model, event, factor=2)
+    assert_equal_answers(model, event, factor=1)
 
 
 @pytest.mark.parametrize("kind", KINDS25)

@@ -272,7 +272,7 @@ def test_a_list_without_files_is_told(content, told, tmp_path, monkeypatch, caps
 
 def test_a_file_that_is_left_for_another_run_is_named_once(tmp_path, capsys):
     assert run(tmp_path / "no.h5", "--into", tmp_path / "labels") == 1
-    assert f"left: {tmp_path / 'no.h5'}: No such file or directory\n" in capsys.readouterr().out
+    assert f"left: {tmp_path / 'no.h5'}: no such file\n" in capsys.readouterr().out
 
 
 def test_a_pipe_is_no_file_of_events(tmp_path, capsys):

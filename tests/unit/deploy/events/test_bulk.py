@@ -190,7 +190,7 @@ def test_a_file_that_is_done_and_gone_keeps_no_other_from_being_labelled(files, 
     state = run([gone, link, files[1]], tmp_path / "out")
     assert (state.done, [each.reason for each in state.left]) == (
         1,
-        [f"{gone}: No such file or directory", f"{link}: Too many levels of symbolic links"],
+        [f"{gone}: no such file", f"{link}: Too many levels of symbolic links"],
     )
 
 
