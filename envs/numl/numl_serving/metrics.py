@@ -6,6 +6,7 @@ know nothing of hits.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -53,19 +54,17 @@ class Metrics:
         failed: Callable[[Exception], None],
         worker: str | None = None,
     ) -> None:
-        # Triton drops a metric whose family is collected: hold both.
-        self._families: list[Any] = []
         self._counters = {
-            key: self._metric(pb, name, description, pb.MetricFamily.COUNTER, labels)
+            key: _metric(pb, name, description, pb.MetricFamily.COUNTER, labels)
             for key, (name, description) in _COUNTERS.items()
         }
         self._pending, self._waiting = None, 0
         if worker is not None:
             own = labels | {"worker": worker}
-            self._counters["queue"] = self._metric(pb, *_QUEUE, pb.MetricFamily.COUNTER, own)
-            self._pending = self._metric(pb, *_WAITING, pb.MetricFamily.GAUGE, own)
+            self._counters["queue"] = _metric(pb, *_QUEUE, pb.MetricFamily.COUNTER, own)
+            self._pending = _metric(pb, *_WAITING, pb.MetricFamily.GAUGE, own)
             self._pending.set(0)  # whatever one that died has left
-        self._batch_events = self._metric(pb, *_BATCH_EVENTS, pb.MetricFamily.GAUGE, labels)
+        self._batch_events = _metric(pb, *_BATCH_EVENTS, pb.MetricFamily.GAUGE, labels)
         self._failed = failed
         self._changed = threading.Condition()
         self._counted: dict[str, float] = {}
@@ -74,13 +73,6 @@ class Metrics:
         # A daemon: a stub whose server was killed must exit, and has nobody left to tell.
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
-
-    def _metric(
-        self, pb: Any, name: str, description: str, kind: Any, labels: dict[str, str]
-    ) -> Any:
-        family = pb.MetricFamily(name=name, description=description, kind=kind)
-        self._families.append(family)
-        return family.Metric(labels=labels)
 
     def count_batch(
         self, *, events: int, hits: int, preprocess_s: float, network_s: float, batches: int = 1
@@ -143,3 +135,14 @@ class Metrics:
         if self._pending is not None and "queue" in counted:
             self._pending.set(self._waiting)
         return not closed
+
+
+def _metric(pb: Any, name: str, description: str, kind: Any, labels: dict[str, str]) -> Any:
+    family = pb.MetricFamily(name=name, description=description, kind=kind)
+    metric = family.Metric(labels=labels)
+    # To collect one is to ask the server to drop the metric, in which other processes count, too;
+    # and when the interpreter ends, the stub can ask no more, and crashes (Triton 2.51). So both
+    # stay until the process has ended.
+    for lasting in (family, metric):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(lasting))
+    return metric

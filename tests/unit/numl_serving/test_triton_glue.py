@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -329,6 +330,35 @@ def test_metrics_are_published_while_the_model_serves(start):
         while fake_triton.MetricFamily.values[key] <= number:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_no_metric_is_collected_even_when_its_process_ends():
+    """Triton would drop it for other processes, too; at the end, the stub would crash."""
+    code = """
+        import gc, os
+        from numl_serving.metrics import Metrics
+
+        class Lasting:
+            COUNTER = GAUGE = None
+
+            def __init__(self, **_): ...
+            def __del__(self, tell=os.write): tell(1, b"collected")
+            def Metric(self, labels): return Lasting()
+            def increment(self, count): ...
+            def set(self, value): ...
+
+        class Triton:
+            MetricFamily = Lasting
+
+        metrics = Metrics(Triton, {}, print, "worker")
+        metrics.count_batch(events=1, hits=1, preprocess_s=1, network_s=1)
+        metrics.close()
+        del metrics
+        gc.collect()
+    """
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize("mode", MODES)
