@@ -17,7 +17,7 @@ from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
 from deploy.engines.base import Engine, describe_instances
 from deploy.engines.choose import choose_engine, engine_named
-from deploy.engines.farm import Farm, await_servers, start_farm
+from deploy.engines.farm import Farm, await_servers, read_farm, start_farm
 from deploy.engines.health import examine
 from deploy.engines.resolved import Resolved
 from deploy.host.batch.settings import load_settings
@@ -69,6 +69,10 @@ def _up(options: argparse.Namespace, console: Console) -> int:
     # Two commands that start the same deployment take turns; the second finds it running. From here
     # on down ends this one, too.
     with folder.starting():
+        if read_farm(deployment.name) is not None:
+            # What it keeps in this folder goes with the farm.
+            remedy = f"another --name, or numlkit down --name {deployment.name} first"
+            raise DeploymentError(f"{deployment.name} is a farm of batch jobs", remedy)
         engine, reason = chosen(options, resolved, console)
         state = folder.state_here()
         if state is not None and state.supervisor.process() is not None:

@@ -154,28 +154,30 @@ def start_farm(farm: Farm) -> Farm:
     Raises:
         KitError: The batch system refuses them, or something else has that name.
     """
-    there = read_farm(farm.name)
-    if DeploymentFolder(farm.name).state() is not None:
-        remedy = f"another --name, or numlkit down --name {farm.name} first"
-        raise DeploymentError(f"deployment {farm.name} is no farm of batch jobs", remedy)
-    if there is not None and there != farm.model_copy(update={"job": there.job}):
-        remedy = f"numlkit down --name {farm.name} first"
-        raise LaunchError(f"farm {farm.name} is running with different settings", remedy)
-    farm = there or farm
-    missing = farm.servers - len(farm.system.listed(farm.job))
-    jobs = [farm.to_submit(missing, f"up-{int(time.time())}")] if missing > 0 else []
-    keeper = farm.keeper()
-    if keeper is not None and not farm.system.listed(keeper.name):
-        jobs.insert(0, keeper)
-    if jobs:
-        farm.write()
-        try:
-            for job in jobs:
-                farm.system.submit(job)
-        except BaseException:
-            if there is None:
-                shutil.rmtree(farm.folder, ignore_errors=True)
-            raise
+    # Two commands that start the same farm take turns; the second finds its jobs.
+    with DeploymentFolder(farm.name).taking_turns():
+        there = read_farm(farm.name)
+        if DeploymentFolder(farm.name).state() is not None:
+            remedy = f"another --name, or numlkit down --name {farm.name} first"
+            raise DeploymentError(f"deployment {farm.name} is no farm of batch jobs", remedy)
+        if there is not None and there != farm.model_copy(update={"job": there.job}):
+            remedy = f"numlkit down --name {farm.name} first"
+            raise LaunchError(f"farm {farm.name} is running with different settings", remedy)
+        farm = there or farm
+        missing = farm.servers - len(farm.system.listed(farm.job))
+        jobs = [farm.to_submit(missing, f"up-{int(time.time())}")] if missing > 0 else []
+        keeper = farm.keeper()
+        if keeper is not None and not farm.system.listed(keeper.name):
+            jobs.insert(0, keeper)
+        if jobs:
+            farm.write()
+            try:
+                for job in jobs:
+                    farm.system.submit(job)
+            except BaseException:
+                if there is None:
+                    shutil.rmtree(farm.folder, ignore_errors=True)
+                raise
     return farm
 
 

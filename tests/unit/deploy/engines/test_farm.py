@@ -15,6 +15,7 @@ import pytest
 from deploy.client.registry import Registry
 from deploy.commands.down import main as down
 from deploy.commands.up import main as up
+from deploy.deployment.state import DeploymentFolder
 from deploy.engines import farm_server
 from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
 from deploy.engines.farm_keeper import keep
@@ -24,6 +25,7 @@ from deploy.host.batch.jobs import BatchSystem, Job, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import ClientError, KitError
+from deploy.host.files import unless_locked
 from tests.programs import write_program
 from tests.unit.deploy.commands.running import ENDING
 
@@ -304,6 +306,27 @@ def test_the_servers_that_are_missing_are_submitted(farm, monkeypatch, submitted
     monkeypatch.setattr(Slurm, "_tasks", lambda _self, _name: tasks)
     assert start_farm(wanted.model_copy(update={"job": "numl-farm-2"})) == wanted
     assert [job.tasks for job in submitted] == [missing] * (missing > 0)
+
+
+def test_commands_that_start_the_same_farm_take_turns(farm, monkeypatch):
+    held = []
+
+    def submit(_self: object, _job: Job) -> None:
+        with unless_locked(DeploymentFolder(farm.name).launch_lock) as free:
+            held.append(not free)
+
+    monkeypatch.setattr(BatchSystem, "submit", submit)
+    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
+    assert start_farm(farm) == farm
+    assert held == [True]
+
+
+def test_a_farm_s_name_is_taken_also_for_a_server_of_this_host(farm, capsys):
+    assert up(["--name", farm.name, "--engine", "local"]) == 2
+    assert capsys.readouterr().err == (
+        "error: farm is a farm of batch jobs\n"
+        "  try: another --name, or numlkit down --name farm first\n"
+    )
 
 
 @pytest.fixture
