@@ -46,7 +46,9 @@ def test_asking_for_a_deployment_that_is_not_there_says_so(command, tmp_path):
 @pytest.mark.parametrize("flags", [[], ["--name", "stopped"], ["--all"]])
 def test_stopping_what_does_not_run_is_no_error(flags, tmp_path):
     # A deployment that was stopped leaves its folder, with the log.
-    (tmp_path / ".local/state/numlkit/deployments/stopped").mkdir(parents=True)
+    stopped = tmp_path / ".local/state/numlkit/deployments/stopped"
+    stopped.mkdir(parents=True)
+    (stopped / "server.log").touch()
     done = run_here(["down", *flags], tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -72,6 +74,16 @@ def test_stopping_what_never_was_names_those_that_are_there(tmp_path):
     assert done.stderr == (
         "error: no deployment named 'nope'\n  try: --name with one of: one, other\n"
     )
+
+
+@pytest.mark.parametrize("command", ["down", "smoke"])
+def test_an_empty_name_does_not_stand_for_the_deployment_of_commands_without_one(command, tmp_path):
+    # As of a script's variable that is not set.
+    folder = deployed(tmp_path, supervisor=DEAD, ports=Ports(http=1, grpc=2, metrics=3))
+    done = run_here([command, "--name", ""], tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: no deployment named ''\n  try: --name with one of: numl\n"
+    assert folder.state_file.exists()
 
 
 def test_files_for_tls_are_not_ignored_where_a_deployment_has_none(tmp_path):
