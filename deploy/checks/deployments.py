@@ -57,6 +57,9 @@ def deployment_findings() -> Iterator[Finding]:
 
 
 def _watched(subject: str, state: DeploymentState) -> Finding:
+    if not state.supervisor.is_running():
+        detail = "its supervisor is stopped: failures are not healed"
+        return Finding("problem", subject, detail, f"kill -CONT {state.supervisor.pid}")
     if state.phase == "ready":
         return ok(subject, f"ready, with engine {state.engine}, at HTTP port {state.ports.http}")
     cause = f": {state.cause}" if state.cause else ""

@@ -65,6 +65,9 @@ def examine(folder: DeploymentFolder, state: DeploymentState, *, timeout: float)
     if state.supervisor.process() is None:
         problems.append("the supervisor is dead: failures will not be healed")
         remedy = UP_AGAIN
+    elif not state.supervisor.is_running():
+        problems.append("the supervisor is stopped: failures will not be healed")
+        remedy = f"kill -CONT {state.supervisor.pid}"
     # A container may have been started again by its engine, while nobody noted its server.
     server = engine_named(state.engine).server(folder, state)
     if server is None:

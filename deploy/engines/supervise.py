@@ -202,7 +202,8 @@ class Supervisor:
             excess = None
             if time.monotonic() >= memory_due:
                 excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
-                if self._unwritten:
+                if self._unwritten or not self._folder.state_file.exists():
+                    # Without it, commands would take the deployment for stopped.
                     self._write_state()
             try:
                 if not server.alive():

@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 from datetime import datetime, timedelta, timezone
 
@@ -108,6 +110,17 @@ def test_what_to_do_about_a_server_is_said_by_its_supervisor_if_that_lives(asked
     stopping = _write(server=DEAD, models=(), phase="stopping")
     said = (dead, "the deployment is stopping")
     assert _problems(stopping) == (said, "numlkit down --name a")
+
+
+def test_a_supervisor_that_is_stopped_by_a_signal_is_told(asked, living):
+    folder, remedy = _write(supervisor=living, models=()), f"kill -CONT {living.pid}"
+    assert _found().level == "ok"
+    os.kill(living.pid, signal.SIGSTOP)
+    os.waitpid(living.pid, os.WUNTRACED)
+    problems, said = _problems(folder)
+    assert (problems[0], said) == ("the supervisor is stopped: failures will not be healed", remedy)
+    detail = "its supervisor is stopped: failures are not healed"
+    assert _found() == Finding("problem", "deployment a", detail, remedy)
 
 
 def test_a_dead_deployment_is_named_with_why_it_died_and_can_be_cleared_away():

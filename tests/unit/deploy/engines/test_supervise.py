@@ -366,3 +366,9 @@ def test_a_state_that_could_not_be_written_is_written_once_there_is_room(run, mo
     assert run.state.restarts == 0
     monkeypatch.setattr(DeploymentFolder, "write_state", write)
     run.until_restarted()
+
+
+def test_a_state_file_that_somebody_removed_is_written_again(run):
+    before = run.state
+    run.folder.state_file.unlink()
+    run.until(lambda state: state == before)
