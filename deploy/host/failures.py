@@ -102,6 +102,11 @@ TRITON: tuple[Row, ...] = (
      "Triton crashed on a lock in its shared memory, which happens at random "
      "(triton-inference-server/server issue 8882)",
      "run the command again"),
+    # What C++ says where it cannot start a thread.
+    (r"what\(\): +Resource temporarily unavailable",
+     "the system refuses the server or a model another thread, which counts as a process",
+     "raise the limit of processes (ulimit -u shows it, and a control group may have pids.max), or "
+     "use fewer --instances"),
     # On a busy host the server may give up on a stub before it reads why the stub ended.
     (r"Failed to initialize Python stub: (?P<reason>.+?)(?:\\n|\n|\"?$)"
      rf"(?:(?!failed to load ')[\s\S])*?{_MODEL}Stub process '[^']+' is not healthy",
@@ -308,6 +313,7 @@ _HOPELESS_FOR_ONE = (
     "failed to get the Python codec of the filesystem encoding",
     "Failed to import encodings module",
     "Poll failed for model directory",
+    "what():  Resource temporarily unavailable",
 )
 # How pip, Apptainer, mksquashfs, cosign and apt begin the line that says why they failed, if it is
 # not one that says only that they did.

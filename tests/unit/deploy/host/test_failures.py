@@ -41,6 +41,9 @@ TRITON: Words = [
     ("Signal (11) received.\n 0# 0x55 in tritonserver\n 1# 0x7f in "
      "/opt/tritonserver/backends/python/libtriton_python.so\n",
      "the server crashed in its Python backend, as it does when a stub is of another release"),
+    ("terminate called after throwing an instance of 'std::system_error'\n"
+     "  what():  Resource temporarily unavailable\n",
+     "the system refuses the server or a model another thread, which counts as a process"),
     (LOADING + "Internal: Failed to create environment directory for '/envs/a.tar.gz'.",
      "a packed execution environment could not be unpacked, which blocks all others"),
     ("E1121 main.cc] failed to start GRPC service: Unavailable - Socket '127.0.0.1:8001' already "
@@ -263,6 +266,11 @@ def test_the_line_that_says_why_is_chosen(said, reason):
 def test_last_words_are_those_that_say_something():
     assert last_words("first\nlast word\n+----+\n\n") == "last word"
     assert last_words("") == "it printed nothing"
+
+
+def test_a_server_that_may_start_no_more_threads_is_not_waited_for():
+    # Triton waits for the stub that ended by it until --timeout.
+    assert is_hopeless("  what():  Resource temporarily unavailable")
 
 
 def test_a_server_without_the_response_cache_that_it_was_asked_for_is_not_waited_for():
