@@ -10,6 +10,7 @@ from pathlib import Path
 
 from deploy.artefacts.sif_file import Compressor, options, variables
 from deploy.host.errors import BuildError
+from deploy.host.failures import complaint
 from deploy.host.programs import distribution
 
 Version = tuple[int, ...]
@@ -113,6 +114,9 @@ def _find(name: str, flag: str, oldest: Version) -> Tool:
     # Some versions of mksquashfs exit with 1 after printing their version.
     done = subprocess.run([path, flag], capture_output=True, text=True, check=False)
     tool = Tool(name, Path(path), version_in(done.stdout))
+    if not tool.version:
+        cause = f"{path} does not say its version: {complaint(done.stderr or done.stdout)}"
+        raise BuildError(cause, f"{path} {flag} must work for this user")
     if tool.version < oldest:
         cause = f"{tool} is too old: {_dotted(oldest)} or newer is needed"
         raise BuildError(cause, install_hint())

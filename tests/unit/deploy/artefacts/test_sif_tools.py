@@ -55,6 +55,15 @@ def test_a_version_that_does_not_do_is_refused(on_path, name, version, cause):
         find_tools("zstd")
 
 
+def test_a_program_that_does_not_work_is_not_called_old(on_path):
+    said = "Couldn't determine user account information: user: unknown userid 1000"
+    program = write_program(on_path / "apptainer", f'echo "FATAL:   {said}" >&2; exit 255')
+    with pytest.raises(BuildError) as caught:
+        find_tools("zstd")
+    assert caught.value.cause == f"{program} does not say its version: {said}"
+    assert caught.value.remedy == f"{program} --version must work for this user"
+
+
 @pytest.mark.parametrize("version", ["4.4", "4.6.1", "4.7.5", "5.0"])
 def test_versions_around_the_broken_ones_are_accepted(on_path, version):
     _program(on_path, "mksquashfs", f"mksquashfs version {version} (2026/01/01)")
