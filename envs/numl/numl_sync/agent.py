@@ -162,11 +162,12 @@ class Agent:
         self.status.published_release, self.status.refused = wanted.number, False
         self._loading_since = self._retry_at = None
         self._told.pop(_STATEMENT, None)
-        if wanted == self._state.serving and self._mirror.holds(wanted):
+        before, serving = self._state.wanted, self._state.serving
+        # Of another one that is on its way, the server may have been given something.
+        if wanted == serving and before is None and self._mirror.holds(wanted):
             self._remember(State(etag, wanted, None, accepted))
         else:
             self._say(f"release {wanted.number} is published")
-            before, serving = self._state.wanted, self._state.serving
             if serving is None and before is not None and self._mirror.holds(before):
                 serving = before  # the server had no time to answer with it
             self._remember(State(etag, serving, wanted, accepted))

@@ -8,7 +8,7 @@ from numl_sync.agent import LOAD_S, REPEAT_S
 from numl_sync.errors import UsageError
 from numl_sync.mirror import Mirror
 from numl_sync.templates import Templates
-from played import POLL_S, TEMPLATE, TODAY, expected, release, write_templates
+from played import POLL_S, TEMPLATE, TODAY, expected, files, release, write_templates
 
 from numl_formats.published import Release, published_release
 
@@ -120,6 +120,20 @@ def test_models_come_and_go(serving):
     serving.bucket.publish(2, 2, "b", "c")
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2, "b", "c")
+
+
+def test_a_release_that_is_rolled_back_before_it_has_loaded_leaves_no_model(serving):
+    models = {**release(1, 1).models, **release(2, 2, ("c",)).models}
+    more = Release(2, TODAY, "abc", models)
+    serving.bucket.objects |= {f"c/2/{path}": content for path, content in files(2).items()}
+    serving.bucket.put(published_release(serving.bucket.history, more, created=TODAY, expires=None))
+    serving.server.cannot_load = {("c", 2)}
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1) | expected(2, "c")
+    serving.bucket.roll_back()
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.said[-1] == "release 1 serves: a version 1, b version 1"
 
 
 def test_a_model_that_stays_as_it_is_is_not_touched(serving):
