@@ -16,7 +16,7 @@ from deploy.publishing.place import Entry, Listing
 _RELEASE = re.compile(r".+-([0-9a-f]{12})")
 _COSIGN = re.compile(r"sha256-([0-9a-f]{64})(?:\.\w+)?")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_MALFORMED = (AttributeError, KeyError, TypeError, ValueError)
+_MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 _UNREADABLE = "its manifest is damaged"
 
 
@@ -111,7 +111,7 @@ def _unsigned(releases: Mapping[str, Manifest], at: Reference, signer: Signer) -
 
 
 class _Reader:
-    """Reads each blob of a repository once."""
+    """Reads each blob and each listed manifest of a repository once."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -119,22 +119,29 @@ class _Reader:
 
     def wrong_with(self, manifest: Manifest) -> Iterator[str]:
         """Yield what is missing or damaged of an image, or of all images of a list."""
-        try:
-            parts, listed = _parts(manifest), _listed(manifest)
-        except _MALFORMED:
-            yield _UNREADABLE
-            return
-        for digest, size in parts:
-            if digest not in self._read:
-                self._read[digest] = self._registry.sha256(digest, size)
-            if self._read[digest] != digest:
-                yield f"{digest} is missing or damaged"
-        for digest in listed:
-            found = self._registry.manifest(digest)
-            if found is None or found.digest != digest:
-                yield f"{digest} is missing or damaged"
-            else:
-                yield from self.wrong_with(found)
+        # Others may have put lists of lists there, however many.
+        waiting, seen = [manifest], {manifest.digest}
+        while waiting:
+            try:
+                current = waiting.pop()
+                parts, listed = _parts(current), _listed(current)
+            except _MALFORMED:
+                yield _UNREADABLE
+                continue
+            for digest, size in parts:
+                if digest not in self._read:
+                    self._read[digest] = self._registry.sha256(digest, size)
+                if self._read[digest] != digest:
+                    yield f"{digest} is missing or damaged"
+            for digest in listed:
+                if digest in seen:
+                    continue
+                seen.add(digest)
+                found = self._registry.manifest(digest)
+                if found is None or found.digest != digest:
+                    yield f"{digest} is missing or damaged"
+                else:
+                    waiting.append(found)
 
 
 def _parts(manifest: Manifest) -> list[tuple[str, int]]:

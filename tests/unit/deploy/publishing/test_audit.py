@@ -76,6 +76,7 @@ def found_in(played: Played) -> tuple[list[str], list[str], list[str]]:
 
 OLDER, NEWER = (f"prod-{digest(f'config of {name}')[7:19]}" for name in ("older", "newer"))
 NONSENSE = '{"config": {"digest": "../x"}}'
+ENDLESS = f'{{"layers": [{{"digest": "{digest("layer of older")}", "size": 1e999}}]}}'
 
 
 def test_whole_releases_and_their_signatures_are_no_problem(played):
@@ -93,8 +94,10 @@ def test_whole_releases_and_their_signatures_are_no_problem(played):
          f"{OLDER}: it names something else than was published there"),
         (lambda on: on.tags.update({OLDER: on.put_manifest(NONSENSE)}), [OLDER],
          f"{OLDER}: its manifest is damaged"),
+        (lambda on: on.tags.update({OLDER: on.put_manifest(ENDLESS)}), [OLDER],
+         f"{OLDER}: its manifest is damaged"),
     ],
-    ids=["a layer is changed", "a configuration is lost", "a tag is moved", "nonsense"],
+    ids=["a layer is changed", "a configuration is lost", "a tag is moved", "nonsense", "endless"],
 )  # fmt: skip
 def test_what_is_damaged_of_any_release_is_named(
     played, damage: Callable[[Played], None], damaged: list[str], problem: str
@@ -127,3 +130,19 @@ def test_a_tag_that_names_no_release_is_a_problem_and_what_others_pushed_is_note
     assert found_in(played)[1] == [f"prod names {played.tags['mine']}, which is no release"]
     del played.tags["prod"]
     assert found_in(played)[1] == ["prod names nothing"]
+
+
+def test_lists_of_lists_are_read_once_however_deep(played):
+    listed = played.tags[OLDER]
+    for _ in range(40):
+        parts = [{"digest": listed, "size": 1}] * 2
+        listed = played.put_manifest(json.dumps({"manifests": parts}))
+    played.tags[OLDER] = listed
+    before = len(played.asked)
+    found_in(played)
+    assert len(played.asked) - before < 100
+    for _ in range(1000):
+        listed = played.put_manifest(json.dumps({"manifests": [{"digest": listed, "size": 1}]}))
+    played.tags[OLDER] = listed
+    played.damage("layer of older")
+    assert f"{OLDER}: {digest('layer of older')} is missing or damaged" in found_in(played)[1]
