@@ -43,14 +43,13 @@ from deploy.publishing.place import (
     entries_of,
     nothing_published,
 )
-from deploy.publishing.records import MARK, RECORD, read_record, read_records
+from deploy.publishing.records import MARK, RECORD, of_images, read_record, read_records
 from deploy.publishing.signed import Change, Stated, changing, current_of
 from numl_formats.published import Image, Published, Release
 from numl_formats.statement import LARGEST, NAME
 from numl_formats.trust import LARGEST_SIGNATURE, SIGNATURES, signature_path
 
 CURRENT, _NEW_LINK = "current", ".numlkit.current"
-
 _BLOCK = 1 << 22
 _WHERE = "publish where this user can write; to a CVMFS, after cvmfs_server transaction"
 _ROOM = "make room there (df -h), then run the command again"
@@ -90,7 +89,7 @@ class FolderPlace(Place):
         """Return the releases; one whose files differ, or a link elsewhere, is a problem."""
         _refuse_servers((look.server,) if look.server is not None else ())
         self._require()
-        published = current_of(self._stated(), look.verify)
+        published = of_images(self._root, current_of(self._stated(), look.verify))
         if published is None:
             return Listing(())
         damaged = [
@@ -379,6 +378,7 @@ class FolderPlace(Place):
                 if not dry_run:
                     self._clean()
                 with changing(self._stated(), signing, named) as change:
+                    of_images(self._root, change.before)
                     yield change
         except OSError as error:
             files = [Path(n) for n in (error.filename, error.filename2) if isinstance(n, str)]

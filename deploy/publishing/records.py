@@ -1,4 +1,4 @@
-"""What kits before format 2 wrote into a folder: a ``release.json`` in each release's."""
+"""What a folder's releases are, and what kits before format 2 wrote there: a ``release.json``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 from deploy.host.errors import PublishError
 from deploy.host.files import read_most
 from numl_formats.published import IMAGE_NAMES, Image, Published, Release
+from numl_formats.statement import NAME
 
 RECORD = "release.json"
 MARK = ".numlkit"
@@ -76,3 +77,14 @@ def read_records(root: Path, linked: int | None) -> Published | None:
         last=numbers[-1],
         releases=tuple(releases),
     )
+
+
+def of_images(root: Path, published: Published | None) -> Published | None:
+    """Return a folder's statement; PublishError if it is a bucket's, of which this is a copy."""
+    for release in published.releases if published is not None else ():
+        if release.image is None:
+            raise PublishError(
+                f"{root / NAME} is a bucket's: release {release.number} has models, not an image",
+                "name the bucket itself (s3://...), or another folder",
+            )
+    return published

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ from deploy.host.files import sha256_of
 from deploy.publishing.folder import FolderPlace
 from deploy.publishing.lock import LOCK, Owner, alone_in
 from deploy.publishing.place import Look, Order, Outcome, Signing
+from numl_formats.published import File, Model, Release, published_release
+from numl_formats.statement import NAME, statement
 
 MANY = 200
+NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
 # What changes something in a folder; opening a file may, too.
 CHANGES = ("open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "os.chmod")
 
@@ -294,6 +298,20 @@ def test_what_was_not_built_here_is_refused(change, cause, publish, root, tmp_pa
         FolderPlace(root).publish(order, Console("quiet"))
     assert raised.value.remedy is not None
     assert listed(root) == {"1": True}
+
+
+@pytest.mark.parametrize("ask", [listed, rollback, prune])
+def test_a_copy_of_a_bucket_is_refused(ask, publish, root):
+    file = File("0" * 64, 1)
+    release = Release(1, NOW, "", {"nugraph3": Model(1, {"model.json": file})})
+    copy = statement(published_release(None, release, created=NOW, expires=None))
+    (root / NAME).write_bytes(copy)
+    refused = f"{root}/published.json is a bucket's: release 1 has models, not an image"
+    with pytest.raises(PublishError, match=refused):
+        ask(root)
+    with pytest.raises(PublishError, match=refused):
+        publish(root, "a")
+    assert (root / NAME).read_bytes() == copy
 
 
 def test_a_folder_that_is_not_there_and_a_server_are_refused(tmp_path):
