@@ -297,8 +297,8 @@ class Store:
                 f"{what}: {self._place.endpoint or 'AWS'} does not answer",
                 "check host, port and http or https, the network, and HTTPS_PROXY",
             ) from None
-        except (exceptions.BotoCoreError, Boto3Error) as error:
-            # Settings of boto3 that are wrong: it says which.
+        except (exceptions.BotoCoreError, Boto3Error, ValueError) as error:
+            # Settings of boto3 that are wrong, such as AWS_ENDPOINT_URL: it says which.
             said = str(error).splitlines()[0]
             raise PublishError(f"{what}: {said}", "check ~/.aws/config and AWS_*") from None
 

@@ -63,6 +63,21 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(store, monkeypatch):
     assert "the-id" not in f"{raised.value.cause}{raised.value.remedy}"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("AWS_ENDPOINT_URL", "storage", "cannot reach s3://models/prod: Invalid endpoint: storage"),
+        ("AWS_SECRET_ACCESS_KEY", "\udcff", "cannot read s3://models/prod/x: 'utf-8' codec can't"),
+    ],
+)
+def test_a_setting_that_is_none_is_a_line(store, monkeypatch, name, value, cause):
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(PublishError, match=cause) as raised:
+        Store(Bucket(None, "models", "prod")).read("x")
+    assert raised.value.remedy == "check ~/.aws/config and AWS_*"
+
+
 @pytest.mark.parametrize("read", [Store.read, Store.sha256])
 def test_an_object_whose_end_did_not_come_is_not_taken_for_a_shorter_one(store, read):
     with Stubber(store.client) as stub:
