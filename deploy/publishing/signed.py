@@ -56,8 +56,7 @@ class Stated:
         try:
             published = read_published(self.content)
         except StatementError as error:
-            remedy = "publish to another place, or restore the file"
-            raise PublishError(f"{self.place}: {error}", remedy) from None
+            raise _unusable(self.place, error) from None
         return published if published.line else _without_code(published)
 
     def has_only_begun(self, signer: Signer) -> bool:
@@ -81,6 +80,10 @@ class Stated:
         if self.older is not None:
             raise SignatureError(f"{self.place} is not signed", "numlkit publish --sign KEY")
         return None
+
+
+def _unusable(place: str, error: StatementError) -> PublishError:
+    return PublishError(f"{place}: {error}", "publish to another place, or restore the file")
 
 
 def _without_code(published: Published) -> Published:
@@ -167,8 +170,14 @@ class Change:
         Args:
             put: Writes a file.
             replace: Replaces ``published.json``.
+
+        Raises:
+            PublishError: If no reader would accept it.
         """
-        content = statement(new)
+        try:
+            content = statement(new)
+        except StatementError as error:  # it is too long, or its numbers have come to their end
+            raise _unusable(self.place, error) from None
         if self.signing.key is not None:
             if self.before is None and self._signer is not None:
                 begin(self.place, self._signer)

@@ -3,6 +3,7 @@
 Keys are used as cosign uses them; cosign itself is run in tests/containers/supply.
 """
 
+import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -163,6 +164,18 @@ def test_releases_that_nobody_signed_are_not_signed_later(place):
     assert [release.number for release in published.releases] == [3]
     with pytest.raises(PublishError, match="none served before it"):
         place.rollback(place.key)
+
+
+@pytest.mark.parametrize("name", ["sequence", "last"])
+def test_a_statement_after_which_none_can_follow_is_refused(place, name):
+    """Whoever can write to an unsigned bucket may have counted as far as anybody can."""
+    place.publish("a")
+    said = json.loads(place.service.objects[POINTER]) | {name: (1 << 53) - 1}
+    place.service.objects[POINTER] = content = json.dumps(said).encode()
+    with pytest.raises(PublishError, match="9007199254740992, not a number") as raised:
+        place.publish("b")
+    assert raised.value.remedy == "publish to another place, or restore the file"
+    assert place.service.objects[POINTER] == content
 
 
 def test_an_expired_statement_is_refused_until_it_is_renewed(place):
