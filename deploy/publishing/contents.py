@@ -53,19 +53,22 @@ class Contents:
         return [key for key in (*configs, *files) if key in self.objects]
 
     def unfinished(self, kept: Published) -> list[str]:
-        """Return the keys that a publish which was killed may have left; their mark is to be read.
+        """Return the keys that a killed command may have left; their mark is to be read.
 
-        A number that is still to be given may be another publish's that is at work.
+        A number that is still to be given may be another publish's that is at work. Configurations
+        come before the versions that they name.
         """
         known = versions(kept)
-        found = []
+        configs, files = [], []
         for key in self.objects:
             name, version, path, *more = (*key.split("/"), "", "")
-            if name not in known or path not in _PUBLISHED or any(more) or not version.isdecimal():
+            if name not in known and key == f"{name}/{CONFIG}":
+                configs.append(key)
+            if path not in _PUBLISHED or any(more) or not version.isdecimal():
                 continue
-            if int(version) <= kept.last and int(version) not in known[name]:
-                found.append(key)
-        return found
+            if int(version) <= kept.last and int(version) not in known.get(name, ()):
+                files.append(key)
+        return [*configs, *files]
 
     def old_signatures(self, kept: Published) -> list[str]:
         """Return the keys of signatures of neither the current statement nor the one to come.

@@ -58,8 +58,10 @@ def models(tmp_path_factory):
         yield
 
 
-def publish(service: Service, content: str, **more: Any) -> Outcome:
-    order = Order(Resolved(Deployment(name=content, models=MODELS)), **more)
+def publish(
+    service: Service, content: str, models: tuple[str, ...] = MODELS, **more: Any
+) -> Outcome:
+    order = Order(Resolved(Deployment(name=content, models=models)), **more)
     return bucket_place(service).publish(order, QUIET)
 
 
@@ -74,6 +76,44 @@ def prune(service: Service, signing: Signing) -> Outcome:
 def statement(service: Service) -> Published | None:
     content = service.objects.get("prod/published.json")
     return read_published(content) if content is not None else None
+
+
+def killed(service: Service, requests: int, act: Callable[[Service], object]) -> Service | None:
+    """Return a copy of the bucket after an act was killed in it; None: it came to its end."""
+    objects, metadata = dict(service.objects), dict(service.metadata)
+    copy = Service(objects=objects, metadata=metadata, step=after(requests, die))
+    try:
+        act(copy)
+    except KilledError:
+        copy.step = lambda: None
+        return copy
+    return None
+
+
+def test_a_prune_that_is_killed_is_repeated_and_leaves_nothing_of_a_model_that_has_gone():
+    service = Service()
+    publish(service, "a", ("one",), with_code=True)
+    publish(service, "b", ("two",), with_code=True)
+    rollback(service, Signing(), "1")
+    for requests in itertools.count():
+        left = killed(service, requests, lambda there: prune(there, Signing()))
+        if left is None:
+            break
+        prune(left, Signing())
+        assert not [key for key in left.objects if key.startswith("prod/two/")]
+        assert "prod/one/config.pbtxt" in left.objects
+    assert requests > 10
+
+
+def test_what_a_killed_first_publish_of_a_model_left_is_pruned():
+    service = Service()
+    publish(service, "a", ("one",))
+    left = killed(service, 12, lambda there: publish(there, "b", ("two",)))
+    assert left is not None
+    assert [key for key in left.objects if key.startswith("prod/two/")]
+    publish(left, "b", ("one",))
+    prune(left, Signing())
+    assert not [key for key in left.objects if key.startswith("prod/two/")]
 
 
 class Histories(RuleBasedStateMachine):
