@@ -17,7 +17,7 @@ import docker.errors
 import requests
 
 from deploy.artefacts.reference import Reference
-from deploy.host.errors import PublishError
+from deploy.host.errors import DamagedError, PublishError
 
 DOCUMENT_BYTES = 1 << 23
 """The most that a manifest, an image's configuration or another document may have."""
@@ -66,7 +66,7 @@ class Registry:
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict) or answer.headers.get(_DIGEST, digest) != digest:
-            raise PublishError(f"registry {self._at.host} has a damaged manifest at {name}")
+            raise DamagedError(f"registry {self._at.host} has a damaged manifest at {name}")
         return Manifest(digest, content)
 
     def tags(self) -> list[str]:

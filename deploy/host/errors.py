@@ -53,6 +53,10 @@ class PublishError(KitError):
     """Something cannot be published, or a destination cannot be read."""
 
 
+class DamagedError(PublishError):
+    """What is published at a destination is not what the kit wrote there."""
+
+
 class SignatureError(KitError):
     """A signature is missing, or does not match."""
 

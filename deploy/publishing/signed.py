@@ -13,7 +13,7 @@ from deploy.artefacts.keys import Signer
 from deploy.artefacts.seen import begin, has_begun, remember, seen_at
 from deploy.artefacts.trust import trusted
 from deploy.host.console import as_time
-from deploy.host.errors import DeploymentError, PublishError, SignatureError
+from deploy.host.errors import DamagedError, DeploymentError, PublishError, SignatureError
 from deploy.publishing.place import Signing
 from numl_formats.errors import FormatError, StatementError
 from numl_formats.published import (
@@ -82,8 +82,8 @@ class Stated:
         return None
 
 
-def _unusable(place: str, error: StatementError) -> PublishError:
-    return PublishError(f"{place}: {error}", "publish to another place, or restore the file")
+def _unusable(place: str, error: StatementError) -> DamagedError:
+    return DamagedError(f"{place}: {error}", "publish to another place, or restore the file")
 
 
 def _without_code(published: Published) -> Published:

@@ -10,7 +10,7 @@ import pytest
 
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.registry import Registry
-from deploy.host.errors import PublishError
+from deploy.host.errors import DamagedError
 from deploy.publishing.audit import audit
 from tests.releases import Blob
 from tests.unit.deploy.artefacts import played as artefacts
@@ -115,7 +115,7 @@ def test_a_damaged_signature_is_named(played):
 def test_a_manifest_that_is_not_what_its_tag_names_is_named(played):
     played.manifests[played.tags[OLDER]] = Blob(b'{"layers": []}')
     registry = Registry(played.at)
-    with pytest.raises(PublishError, match=f"has a damaged manifest at {OLDER}"):
+    with pytest.raises(DamagedError, match=f"has a damaged manifest at {OLDER}"):
         registry.manifest(OLDER)
     listing = audit(registry, played.at, registry.manifest("prod"), None)
     assert listing.problems == (

@@ -17,7 +17,13 @@ import pytest
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
-from deploy.host.errors import DeploymentError, KitError, PublishError, SignatureError
+from deploy.host.errors import (
+    DamagedError,
+    DeploymentError,
+    KitError,
+    PublishError,
+    SignatureError,
+)
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.place import Listing, Look, Order, Outcome, Signing
 from numl_formats.statement import read_published
@@ -172,7 +178,7 @@ def test_a_statement_after_which_none_can_follow_is_refused(place, name):
     place.publish("a")
     said = json.loads(place.service.objects[POINTER]) | {name: (1 << 53) - 1}
     place.service.objects[POINTER] = content = json.dumps(said).encode()
-    with pytest.raises(PublishError, match="9007199254740992, not a number") as raised:
+    with pytest.raises(DamagedError, match="9007199254740992, not a number") as raised:
         place.publish("b")
     assert raised.value.remedy == "publish to another place, or restore the file"
     assert place.service.objects[POINTER] == content

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from deploy.host.errors import PublishError, SignatureError
+from deploy.host.errors import DamagedError, PublishError, SignatureError
 from deploy.publishing import watch
 from deploy.publishing.place import Entry, Listing
 from deploy.publishing.watch import PlaceWatch
@@ -14,6 +14,7 @@ ENTRY = Entry("1", "", "", "", 1, serving=True)
 RIGHT, DAMAGED = Listing((ENTRY,)), Listing((ENTRY,), ("release 1 is damaged",))
 STALE = OSError(errno.ESTALE, os.strerror(errno.ESTALE), "/place/1")
 AWAY, REPLAYED = PublishError("no route"), SignatureError("an old one")
+UNREADABLE = DamagedError("published.json cannot be used")
 
 
 @pytest.fixture
@@ -40,6 +41,7 @@ def looks(monkeypatch):
     [
         (DAMAGED, "release 1 is damaged"),
         (REPLAYED, "an old one"),
+        (UNREADABLE, "published.json cannot be used"),
         (Listing(()), "nothing is published"),
     ],
 )
