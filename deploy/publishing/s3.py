@@ -19,6 +19,10 @@ from deploy.publishing.destination import Bucket
 
 # Marks what the kit has written: only that is ever removed.
 _MARK = "sha256"
+_ELSEWHERE = (
+    "the service redirects to another address",
+    "correct the address: http or https, host and port",
+)
 _SETTINGS = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE and ~/.aws"
 # The service's error codes that someone can act on: cause and remedy.
 _REFUSALS = {
@@ -44,6 +48,7 @@ _REFUSALS = {
 _REFUSALS |= {
     "403": _REFUSALS["AccessDenied"],
     "301": _REFUSALS["PermanentRedirect"],
+    **dict.fromkeys(("302", "307", "308"), _ELSEWHERE),
     **dict.fromkeys(("503", "ServiceUnavailable"), _REFUSALS["SlowDown"]),
     "InvalidClientTokenId": _REFUSALS["InvalidAccessKeyId"],
     "RequestExpired": _REFUSALS["RequestTimeTooSkewed"],
@@ -258,6 +263,8 @@ class Store:
         what = f"cannot {doing} {self.name(key) if key is not None else self._place}"
         try:
             yield
+        except PublishError:  # the client, which is made when it is used, cannot be made
+            raise
         except exceptions.ClientError as error:
             if _code(error) in _TAKEN:
                 raise TakenError(f"{what}: someone else has written it") from None
@@ -297,10 +304,19 @@ class Store:
                 f"{what}: {self._place.endpoint or 'AWS'} does not answer",
                 "check host, port and http or https, the network, and HTTPS_PROXY",
             ) from None
-        except (exceptions.BotoCoreError, Boto3Error, ValueError) as error:
-            # Settings of boto3 that are wrong, such as AWS_ENDPOINT_URL: it says which.
+        except (exceptions.BotoCoreError, Boto3Error) as error:
+            # Settings of boto3 that are wrong: it says which.
             said = str(error).splitlines()[0]
             raise PublishError(f"{what}: {said}", "check ~/.aws/config and AWS_*") from None
+        except RecursionError:
+            # botocore asks whoever redirects for the bucket's region, and is redirected again.
+            raise PublishError(f"{what}: {_ELSEWHERE[0]}", _ELSEWHERE[1]) from None
+        except Exception as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            raise PublishError(
+                f"{what}: an answer that S3 does not give, or a setting that is none: {said[:200]}",
+                "check the address, ~/.aws/config and AWS_*",
+            ) from None
 
 
 def _code(error: Any) -> str:

@@ -149,6 +149,8 @@ class Bucket:
         if isinstance(error, (BotoCoreError, OSError)):
             return self._away(error)
         self._made = None
+        if isinstance(error, RecursionError):  # of botocore, which asks it for the bucket's region
+            return BucketError(f"{self._location}: it redirects to another address")
         words = " ".join(f"{type(error).__name__}: {error}".split())
         return BucketError(f"{self._location}: an answer that S3 does not give ({words[:200]})")
 

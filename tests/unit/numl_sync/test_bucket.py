@@ -53,6 +53,8 @@ def service(monkeypatch):
             self.wfile.write(body)
             self.close_connection = True
 
+        do_HEAD = do_GET  # noqa: N815
+
         def log_message(self, *_words: object) -> None:
             pass
 
@@ -141,6 +143,12 @@ def test_an_error_is_one_line_without_a_key(service, status, code, words):
     assert "\n" not in said
     assert "secret" not in said
     assert len(service.asked) == 1
+
+
+def test_a_service_that_redirects_is_said_to(service):
+    service.status, service.body, service.headers = 301, b"", {"Connection": "close"}
+    with pytest.raises(BucketError, match="models/prod: it redirects to another address"):
+        service.bucket.published(None)
 
 
 def test_a_file_of_unknown_length_is_read_to_its_end(service):

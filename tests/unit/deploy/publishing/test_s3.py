@@ -4,8 +4,11 @@ No service is asked: those that a real one gives on loopback are tried in tests/
 credentials, a wrong clock or region cannot be had there.
 """
 
+import threading
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from unittest.mock import Mock
 
 import pytest
 from botocore.response import StreamingBody
@@ -66,8 +69,8 @@ def test_a_key_with_a_line_end_is_said_and_not_shown(store, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value", "cause"),
     [
-        ("AWS_ENDPOINT_URL", "storage", "cannot reach s3://models/prod: Invalid endpoint: storage"),
-        ("AWS_SECRET_ACCESS_KEY", "\udcff", "cannot read s3://models/prod/x: 'utf-8' codec can't"),
+        ("AWS_ENDPOINT_URL", "storage", "ValueError: Invalid endpoint: storage"),
+        ("AWS_SECRET_ACCESS_KEY", "\udcff", "UnicodeEncodeError: 'utf-8' codec can't"),
     ],
 )
 def test_a_setting_that_is_none_is_a_line(store, monkeypatch, name, value, cause):
@@ -75,7 +78,43 @@ def test_a_setting_that_is_none_is_a_line(store, monkeypatch, name, value, cause
     monkeypatch.setenv(name, value)
     with pytest.raises(PublishError, match=cause) as raised:
         Store(Bucket(None, "models", "prod")).read("x")
-    assert raised.value.remedy == "check ~/.aws/config and AWS_*"
+    assert raised.value.remedy == "check the address, ~/.aws/config and AWS_*"
+
+
+class Elsewhere(BaseHTTPRequestHandler):
+    """Redirects everything, as a web server does to https."""
+
+    status = 301
+
+    def do_GET(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Location", "https://elsewhere.example/")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_words: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_service_that_redirects_is_said_to(store, monkeypatch, status):
+    monkeypatch.setattr(Elsewhere, "status", status)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        place = Bucket(f"http://127.0.0.1:{server.server_address[1]}", "models", "prod")
+        with pytest.raises(PublishError, match="redirects to another address") as raised:
+            Store(place).objects()
+        server.shutdown()
+    assert raised.value.remedy == "correct the address: http or https, host and port"
+
+
+def test_a_list_that_s3_does_not_give_is_a_line(store):
+    pages = Mock(paginate=lambda **_: [{"Contents": [{"Key": "prod/x"}]}])
+    store.__dict__["client"] = Mock(get_paginator=lambda _: pages)
+    with pytest.raises(PublishError, match=r"an answer that S3 does not give.* KeyError: 'Size'"):
+        store.objects()
 
 
 @pytest.mark.parametrize("read", [Store.read, Store.sha256])
