@@ -79,9 +79,9 @@ class Registry:
                 break
             try:
                 found += map(_text, json.loads(self._document(answer))["tags"] or [])
+                following = urlsplit(answer.links.get("next", {}).get("url", "")).query
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise PublishError(f"registry {self._at.host} does not list its tags") from None
-            following = urlsplit(answer.links.get("next", {}).get("url", "")).query
             query = following if following != query else ""
         return found
 
@@ -157,7 +157,7 @@ class Registry:
                 answer.close()
                 self._log_in(answer.headers.get("WWW-Authenticate", ""))
                 answer = ask()
-        except requests.RequestException as error:
+        except (requests.RequestException, ValueError) as error:  # or an address that is none
             cause = (
                 f"registry {host} cannot be reached, or is not a registry: {type(error).__name__}"
             )

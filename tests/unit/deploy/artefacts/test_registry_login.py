@@ -48,6 +48,21 @@ def test_a_host_that_a_registry_redirects_to_learns_neither_password_nor_token(
     assert not any("token" in path for path, _ in other.asked)
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"elsewhere": "http://[::1"},
+        {"elsewhere": "http://..."},
+        {"challenge": f'Bearer realm="http://{"a" * 300}.example"'},
+    ],
+)
+def test_an_address_that_is_none_and_that_a_registry_sends_one_to_is_told(serve, fault):
+    registry = serve(layer({}))
+    vars(registry).update(fault)
+    with pytest.raises(PublishError, match="cannot be reached, or is not a registry"):
+        Registry(parse_reference(f"{registry.name}:t")).manifest("t")
+
+
 def test_an_image_for_all_is_read_with_a_token_from_another_host(serve, log_in, tmp_path):
     registry, other = serve(layer({})), serve(host="127.0.0.2")
     log_in("registry.example.org")
