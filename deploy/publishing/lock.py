@@ -5,24 +5,26 @@ A file that only one can make: unlike ``flock``, this holds on network file syst
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, ValidationError
 
 from deploy.deployment.state import ProcessId
 from deploy.host.errors import PublishError
+from deploy.host.files import read_most
 
 LOCK = ".numlkit.lock"
+_LARGEST = 1 << 16
 
 
-@dataclass(frozen=True)
-class Owner:
+class Owner(BaseModel, frozen=True, extra="forbid"):
     """Who holds a lock.
 
     Attributes:
@@ -32,12 +34,12 @@ class Owner:
     """
 
     host: str
-    pid: int
+    pid: Annotated[int, Field(ge=1, lt=1 << 31)]
     started: int
     boot: str
     namespace: str
     since: str
-    token: str
+    token: Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 
     @property
     def is_dead(self) -> bool:
@@ -63,8 +65,15 @@ def alone_in(folder: Path) -> Iterator[None]:
     lock = folder / LOCK
     now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     process = ProcessId.of(os.getpid())
+    boot, namespace = _here()
     own = Owner(
-        socket.gethostname(), process.pid, process.started, *_here(), now, secrets.token_hex(8)
+        host=socket.gethostname(),
+        pid=process.pid,
+        started=process.started,
+        boot=boot,
+        namespace=namespace,
+        since=now,
+        token=secrets.token_hex(8),
     )
     while not _made(lock, own):
         there = _owner(lock)
@@ -100,7 +109,7 @@ def _made(lock: Path, owner: Owner) -> bool:
         return False
     try:
         with stream:
-            json.dump(asdict(owner), stream)
+            stream.write(owner.model_dump_json())
     except BaseException:  # a full disk, for one: an empty lock would be nobody's
         lock.unlink()
         raise
@@ -108,9 +117,10 @@ def _made(lock: Path, owner: Owner) -> bool:
 
 
 def _owner(lock: Path) -> Owner | None:
+    """Return whose lock it is; None: there is none, or others have put something else there."""
     try:
-        return Owner(**json.loads(lock.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return Owner.model_validate_json(read_most(lock, _LARGEST))
+    except (OSError, ValidationError):
         return None
 
 

@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -222,10 +221,10 @@ def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
     with alone_in(tmp_path):
         own = json.loads((tmp_path / LOCK).read_text())
     dead = Owner(**own | {"pid": 2**22 + 1, "since": "2026-11-23 02:27 UTC"} | owner)
-    (tmp_path / LOCK).write_text(json.dumps(asdict(dead)))
+    (tmp_path / LOCK).write_text(dead.model_dump_json())
     if taken_over:
         # One that was killed while it took the lock over has left an earlier one aside.
-        (tmp_path / f"{LOCK}.t0").write_text(json.dumps(asdict(dead)))
+        (tmp_path / f"{LOCK}.t0").write_text(dead.model_dump_json())
         with alone_in(tmp_path):
             pass
         assert not any(tmp_path.iterdir())
@@ -234,6 +233,25 @@ def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
         with refused, alone_in(tmp_path):
             pass
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda lock, _: os.mkfifo(lock),
+        lambda lock, _: lock.symlink_to("/dev/zero"),
+        lambda lock, own: lock.write_text(json.dumps(own | {"boot": "", "token": "../../x/y"})),
+        lambda lock, own: lock.write_text(json.dumps(own | {"pid": -1})),
+    ],
+    ids=["a pipe", "no end", "a path", "no process"],
+)
+def test_whatever_others_put_in_the_place_of_a_lock_is_refused(put, tmp_path):
+    with alone_in(tmp_path):
+        own = json.loads((tmp_path / LOCK).read_text())
+    put(tmp_path / LOCK, own)
+    with pytest.raises(PublishError, match="is being changed by someone"), alone_in(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 def test_a_folder_of_an_older_kit_is_read_and_published_to(publish, root):

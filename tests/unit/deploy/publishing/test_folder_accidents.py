@@ -145,7 +145,7 @@ def test_a_lock_that_cannot_be_written_is_not_left(root, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("deploy.publishing.lock.json.dump", full)
+    monkeypatch.setattr("deploy.publishing.lock.Owner.model_dump_json", full)
     with pytest.raises(OSError, match="No space left"), alone_in(root):
         pass
     assert not any(root.iterdir())
