@@ -155,8 +155,7 @@ class Agent:
                 refuse_expired(accepted.expires, self._today())
             return
         etag, content = found
-        # Until it is accepted: one that is refused is read again, since its signature may follow.
-        self._etag = None
+        self._etag = None  # until it is accepted
         published, accepted = self._trust.accept(self._bucket, content, accepted, self._today())
         self._etag, wanted, self._older = etag, published.current, list(published.fallbacks)
         self.status.published_release, self.status.refused = wanted.number, False
@@ -265,7 +264,8 @@ class Agent:
         return ready
 
     def _refuse_statement(self, error: StatementError) -> None:
-        self.status.refused = True
+        # Read it again: its signature may follow, or this host's clock be set right.
+        self._etag, self.status.refused = None, True
         self.status.refused_statements[error.reason] += 1
         self._tell(_STATEMENT, f"refused: {error}")
 

@@ -284,6 +284,18 @@ def test_a_bucket_that_is_frozen_is_noticed_when_its_statement_expires(owned):
     assert new.tree() == {}
 
 
+def test_a_clock_that_was_wrong_for_a_while_leaves_nothing_refused(owned):
+    stage, _ = owned
+    stage.run(10)
+    stage.today = TODAY + 2 * LIFE
+    stage.run(10)
+    assert stage.agent.status.refused
+    stage.today = TODAY
+    stage.run(10)
+    assert not stage.agent.status.refused
+    assert stage.tree() == expected(3)
+
+
 def test_an_older_statement_reaches_a_fresh_server_only_below_its_floor(owned):
     stage, attacker = owned
     replay(attacker)
