@@ -174,15 +174,13 @@ class BucketPlace(Place):
         return Outcome(True, number, (f"removed {what}",), {**facts, "removed": len(old)})
 
     def _look(self) -> Contents:
+        # Before they are listed: what it names was written before it.
+        stored = self._store.read(NAME)
         objects = self._store.objects()
-        stored = self._store.read(NAME) if NAME in objects else None
         signed = any(key.startswith(f"{SIGNATURES}/") for key in objects)
         signature = None
         if stored is not None and signed:
-            path = signature_path(stored.content)
-            signature = self._store.read(path)
-            if signature is not None and path not in objects:  # published since they were listed
-                objects = self._store.objects()
+            signature = self._store.read(signature_path(stored.content))
         stated = Stated(
             str(self._place),
             stored.content if stored is not None else None,

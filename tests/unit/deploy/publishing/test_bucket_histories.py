@@ -90,6 +90,15 @@ def killed(service: Service, requests: int, act: Callable[[Service], object]) ->
     return None
 
 
+def test_a_place_in_which_somebody_publishes_is_whole_at_any_moment():
+    for requests in range(20):
+        service = Service()
+        publish(service, "a")
+        other = Service(objects=service.objects, metadata=service.metadata)
+        service.step = after(requests, lambda: publish(other, "b"))  # noqa: B023
+        assert bucket_place(service).listing(Look()).problems == ()
+
+
 def test_a_prune_that_is_killed_is_repeated_and_leaves_nothing_of_a_model_that_has_gone():
     service = Service()
     publish(service, "a", ("one",), with_code=True)
