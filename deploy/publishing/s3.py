@@ -259,6 +259,7 @@ class Store:
         """Translate boto3's exceptions, whose messages may be long, and contain keys."""
         from boto3.exceptions import Boto3Error
         from botocore import exceptions
+        from urllib3.exceptions import HTTPError
 
         what = f"cannot {doing} {self.name(key) if key is not None else self._place}"
         try:
@@ -296,7 +297,8 @@ class Store:
             ) from None
         except (exceptions.IncompleteReadError, exceptions.ResponseStreamingError):
             raise PublishError(f"{what}: the connection was cut", "run the command again") from None
-        except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+        # urllib3's own: of an answer that is an error, and breaks off.
+        except (exceptions.ConnectionError, exceptions.HTTPClientError, HTTPError) as error:
             if "Invalid header value" in str(error):
                 cause = f"{what}: the access key has an invalid character, such as a newline"
                 raise PublishError(cause, _SETTINGS) from None
@@ -311,6 +313,8 @@ class Store:
         except RecursionError:
             # botocore asks whoever redirects for the bucket's region, and is redirected again.
             raise PublishError(f"{what}: {_ELSEWHERE[0]}", _ELSEWHERE[1]) from None
+        except OSError:  # a file that cannot be read, such as that of the credentials
+            raise
         except Exception as error:
             said = " ".join(f"{type(error).__name__}: {error}".split())
             raise PublishError(

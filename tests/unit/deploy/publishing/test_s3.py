@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 from botocore.response import StreamingBody
 from botocore.stub import Stubber
+from urllib3.exceptions import ProtocolError
 
 from deploy.host.errors import PublishError
 from deploy.publishing.destination import Bucket
@@ -79,6 +80,14 @@ def test_a_setting_that_is_none_is_a_line(store, monkeypatch, name, value, cause
     with pytest.raises(PublishError, match=cause) as raised:
         Store(Bucket(None, "models", "prod")).read("x")
     assert raised.value.remedy == "check the address, ~/.aws/config and AWS_*"
+
+
+def test_an_error_that_breaks_off_is_no_answer(store):
+    # botocore reads what is no success itself, and passes on what urllib3 raises.
+    broken = Mock(side_effect=ProtocolError("Connection broken", ConnectionResetError()))
+    store.__dict__["client"] = Mock(get_object=broken)
+    with pytest.raises(PublishError, match=f"{PLACE.endpoint} does not answer"):
+        store.read("x")
 
 
 class Elsewhere(BaseHTTPRequestHandler):
