@@ -107,7 +107,7 @@ class BucketPlace(Place):
         with changing(state.stated, signing) as change:
             published = change.before
             if published is None:
-                raise nothing_published(self._place)
+                raise nothing_published(self._place, signing)
             new = change.rolled_back(published, to)
             target, number = new.current, str(new.serving)
             for key in self._damaged(target, state, {}):

@@ -114,7 +114,7 @@ class FolderPlace(Place):
         self._require()
         with self._change(signing, dry_run=dry_run) as change:
             if change.before is None:
-                raise nothing_published(self._root)
+                raise nothing_published(self._root, signing)
             new = change.before
             if to is not None or not self._is_half_back(change.before):
                 new = change.rolled_back(change.before, to)

@@ -147,8 +147,11 @@ def entries_of(published: Published, damaged: Collection[int]) -> tuple[Entry, .
     )
 
 
-def nothing_published(where: object) -> PublishError:
+def nothing_published(where: object, signing: Signing) -> PublishError:
     """Return the error for a destination with nothing to roll back to."""
+    if signing.key is not None:  # what is there, if anything, is unsigned
+        remedy = f"numlkit publish {where} --sign {signing.key}"
+        return PublishError(f"nothing signed is published in {where}", remedy)
     return PublishError(f"nothing is published in {where}", f"numlkit publish {where}")
 
 

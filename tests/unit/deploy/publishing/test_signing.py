@@ -184,6 +184,14 @@ def test_a_statement_after_which_none_can_follow_is_refused(place, name):
     assert place.service.objects[POINTER] == content
 
 
+def test_a_signed_rollback_of_what_was_never_signed_is_told_so(place):
+    place.publish("a")
+    place.publish("b")
+    with pytest.raises(PublishError, match="nothing signed is published in s3://") as raised:
+        place.rollback(place.key)
+    assert (raised.value.remedy or "").endswith(f"--sign {place.key}")
+
+
 def test_an_expired_statement_is_refused_until_it_is_renewed(place):
     place.sign("a", valid_for=-DAY)
     with pytest.raises(SignatureError, match="has expired") as raised:
