@@ -33,7 +33,7 @@ from deploy.publishing.place import (
 from deploy.publishing.s3 import Store, TakenError
 from deploy.publishing.servers import await_release, differences, read_goldens
 from deploy.publishing.signed import Change, Stated, changing, current_of
-from numl_formats.published import File, Published, Release
+from numl_formats.published import File, Model, Published, Release
 from numl_formats.repository import CONFIG
 from numl_formats.statement import NAME
 from numl_formats.trust import SIGNATURES, signature_path
@@ -84,7 +84,7 @@ class BucketPlace(Place):
         for release in reversed(published.releases):
             # What serves is always read; the rest only if asked.
             serves = release.number == published.serving
-            for key in self._damaged(release, state, read if look.check or serves else None):
+            for key in self._damaged(release.models, state, read if look.check or serves else None):
                 damaged.add(release.number)
                 problems.append(f"release {release.number}: {key} is missing or damaged")
         for name in self._stale(published.current, state):
@@ -110,7 +110,7 @@ class BucketPlace(Place):
                 raise nothing_published(self._place, signing)
             new = change.rolled_back(published, to)
             target, number = new.current, str(new.serving)
-            for key in self._damaged(target, state, {}):
+            for key in self._damaged(target.models, state, {}):
                 raise PublishError(
                     f"release {number} is damaged: {self._store.name(key)}",
                     "publish it again, or roll back to another (--to)",
@@ -190,16 +190,16 @@ class BucketPlace(Place):
         return Contents(stored, stated, objects)
 
     def _damaged(
-        self, release: Release, state: Contents, read: dict[str, bool] | None
+        self, models: Mapping[str, Model], state: Contents, read: dict[str, bool] | None
     ) -> list[str]:
-        """Return the keys of a release's files that are missing or not whole.
+        """Return the keys of a release's files that are missing or not whole, given its models.
 
         Args:
             read: Whether files that were read before are whole, to which more are added; None:
                 only lengths are compared.
         """
         found = []
-        for name, model in release.models.items():
+        for name, model in models.items():
             lacking = state.lacks(name, model)
             for key, file in keys_of(name, model).items():
                 if key in lacking:
@@ -278,9 +278,9 @@ class BucketPlace(Place):
                     f"{name} was published unsigned: signing it would vouch for whoever wrote it",
                     f"publish {name} too (--models)",
                 )
-            for key in state.lacks(name, model):
+            for key in self._damaged({name: model}, state, {}):
                 raise PublishError(
-                    f"{self._store.name(key)} is missing or incomplete",
+                    f"{self._store.name(key)} is missing or damaged",
                     f"publish {name} too (--models), or another release",
                 )
             models[name] = model

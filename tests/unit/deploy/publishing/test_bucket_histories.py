@@ -99,6 +99,18 @@ def test_a_place_in_which_somebody_publishes_is_whole_at_any_moment():
         assert bucket_place(service).listing(Look()).problems == ()
 
 
+def test_a_model_that_is_damaged_is_not_taken_into_the_next_release():
+    service = Service()
+    publish(service, "a")
+    key = "prod/two/1/weights.safetensors"
+    service.objects[key] = b"!" * len(service.objects[key])
+    with pytest.raises(PublishError, match=f"{key} is missing or damaged") as raised:
+        publish(service, "b", ("one",))
+    assert raised.value.remedy == "publish two too (--models), or another release"
+    assert statement(service).serving == 1
+    assert publish(service, "b").release == "2"
+
+
 def test_a_prune_that_is_killed_is_repeated_and_leaves_nothing_of_a_model_that_has_gone():
     service = Service()
     publish(service, "a", ("one",), with_code=True)
