@@ -247,7 +247,7 @@ def _in_folder(folder: Path) -> Image:
         found, document = "", json.loads((folder / "index.json").read_bytes())
         while (digest := _for_this_platform(document)) is not None:
             found, document = digest, json.loads(verified(digest).read_bytes())
-        config = verified(document["config"]["digest"]).read_bytes()
+        config = verified(_sha256(document["config"]["digest"])).read_bytes()
         layers = tuple(map(layer, document["layers"]))
         return _image(f"{folder}@{found}", found, config, layers)
     except (OSError, *_MALFORMED) as error:
@@ -262,8 +262,8 @@ def _in_file(path: Path, kept: Path) -> Image:
             [about] = json.load(_member(saved, "manifest.json"))
             config = _member(saved, about["Config"]).read()
             digests = [
-                f"sha256:{name.rpartition('/')[2]}" if name.startswith("blobs/") else content
-                for name, content in zip(
+                _sha256(f"sha256:{name.rpartition('/')[2]}" if name.startswith("blobs/") else each)
+                for name, each in zip(
                     about["Layers"], json.loads(config)["rootfs"]["diff_ids"], strict=True
                 )
             ]
@@ -316,11 +316,12 @@ def _facts(about: Mapping[str, Any]) -> tuple[str, int]:
     size = about["size"]
     if not isinstance(size, int) or size < 0:
         raise ValueError(f"a part has size {size!r}")
-    return _digest(about), size
+    return _sha256(about["digest"]), size
 
 
-def _digest(about: Mapping[str, Any]) -> str:
-    digest = str(about["digest"])
+def _sha256(said: object) -> str:
+    """Return a digest; BuildError if it is none: parts are filed under theirs."""
+    digest = str(said)
     if not _SHA256.fullmatch(digest):
         cause = f"the image lists a part with digest {digest!r}, which is no sha256"
         raise BuildError(cause, _ELSEWHERE)
@@ -334,7 +335,7 @@ def _for_this_platform(document: Mapping[str, Any]) -> str | None:
     for each in document["manifests"]:
         built_for = {**_PLATFORM, **(each.get("platform") or {})}
         if {name: built_for[name] for name in _PLATFORM} == _PLATFORM:
-            return _digest(each)
+            return _sha256(each["digest"])
     cause = f"the image is not built for {'/'.join(_PLATFORM.values())}"
     raise BuildError(cause, "name one that is")
 

@@ -313,6 +313,23 @@ def test_a_file_of_docker_save_is_read_in_place(tmp_path):
     assert place.read_bytes() == b"here"
 
 
+@pytest.mark.parametrize("digest", ["sha256:../mine", "{}/mine"])
+def test_a_file_of_docker_save_whose_digests_are_paths_writes_nowhere(tmp_path, digest):
+    mine = tmp_path / "mine"
+    mine.write_text("precious")
+    said = {"rootfs": {"diff_ids": [digest.format(tmp_path)]}}
+    files = {
+        "1/layer.tar": b"its own",
+        "c.json": json.dumps(said).encode(),
+        "manifest.json": b'[{"Config":"c.json","Layers":["1/layer.tar"]}]',
+    }
+    saved = tmp_path / "saved.tar"
+    saved.write_bytes(gzip.decompress(layer(files).content))
+    with pytest.raises(BuildError, match="which is no sha256"):
+        [each.whole() for each in find_image(str(saved), tmp_path / "kept").layers]
+    assert mine.read_text() == "precious"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("./nowhere", "no such file"), ("{}/empty.tar", "is no file of docker save")],
