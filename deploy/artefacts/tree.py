@@ -4,15 +4,18 @@ Links are followed in the tree alone, never on this host, and what climbs out of
 Whiteouts: https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
+import gzip
+import io
 import posixpath
 import shutil
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from deploy.artefacts.layers import Layer
 from deploy.host.errors import BuildError
@@ -63,8 +66,8 @@ class Tree:
     def read(self, layer: Layer, wanted: Callable[[Parts], bool]) -> "Tree":
         """Return the tree of one layer; of its files only those that are ``wanted`` are kept."""
         found = Tree(self.kept, _numbers=self._numbers)
-        with layer.whole().open("rb") as stream:
-            for member, parts, tar in members(stream, layer):
+        with layer.whole().open("rb") as stream, members(stream, layer) as content:
+            for member, parts, tar in content:
                 name = parts[-1] if parts else ""
                 if name == _OPAQUE:
                     found.emptied.add(parts[:-1])
@@ -88,8 +91,8 @@ class Tree:
         if not waiting:
             return
         outside: dict[Parts, Entry] = {}
-        with layer.whole().open("rb") as stream:
-            for member, parts, tar in members(stream, layer):
+        with layer.whole().open("rb") as stream, members(stream, layer) as content:
+            for member, parts, tar in content:
                 if member.isreg() and parts in waiting:
                     outside[parts] = Entry(self._keep(tar.extractfile(member)))
         for parts, entry in self.entries.items():
@@ -154,15 +157,20 @@ class Tree:
                     yield posixpath.join(*parts[len(top) :]), content
 
 
+@contextmanager
 def members(
     stream: IO[bytes], layer: Layer
-) -> Iterator[tuple[tarfile.TarInfo, Parts, tarfile.TarFile]]:
+) -> Iterator[Iterator[tuple[tarfile.TarInfo, Parts, tarfile.TarFile]]]:
     """Yield what is in a layer, as it comes; BuildError for a path that climbs out of it."""
+    plain: Any = io.BufferedReader(stream)
+    if plain.peek(2)[:2] == b"\x1f\x8b":
+        # Of what is compressed in parts, as eStargz is, tarfile itself reads the first part only.
+        plain = gzip.GzipFile(fileobj=plain)
     try:
-        with tarfile.open(fileobj=stream, mode="r|*") as tar:
-            for member in tar:
-                yield member, split(member.name, layer), tar
-    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:  # of a sparse file's map
+        with tarfile.open(fileobj=plain, mode="r|*") as tar:
+            yield ((member, split(member.name, layer), tar) for member in tar)
+    # The last is of a sparse file's map.
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         remedy = "docker pull it, docker save it, and name that file"
         raise _refused(layer, f"cannot be read as tar or tar.gz: {error}", remedy) from None
 
@@ -197,8 +205,8 @@ def holds(layer: Layer, place: Parts) -> bool:
     """
     before: Parts = ()
     in_order = layer.size > _SMALL
-    with layer.read() as stream:
-        for _, parts, _ in members(stream, layer):
+    with layer.read() as stream, members(stream, layer) as content:
+        for _, parts, _ in content:
             name = parts[-1] if parts else ""
             if name == _OPAQUE:
                 if place[: len(parts) - 1] == parts[:-1]:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -293,6 +294,26 @@ def test_what_is_no_tar_is_named(tmp_path):
     damaged = Layer(found.digest, 9, lambda: io.BytesIO(b"(\xb5/\xfd zstd"), found.whole)
     with pytest.raises(BuildError, match=r"cannot be read as tar or tar\.gz"):
         holds(damaged, SERVER)
+
+
+def test_a_layer_compressed_in_parts_is_read_to_its_end(tmp_path):
+    whole = gzip.decompress(layer({"etc/x": b"x", "opt/tritonserver/x": b"here"}).content)
+    parts = [whole[start : start + 512] for start in range(0, len(whole), 512)]
+    estargz = Blob(b"".join(map(gzip.compress, parts)))
+    tree = tree_of(tmp_path, estargz)
+    place = tree.file("opt/tritonserver/x")
+    assert place.read_bytes() == b"here"
+    [found] = in_folder(tmp_path, estargz)
+    assert holds(found, SERVER)
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 40])
+def test_a_layer_with_a_file_that_goes_on_behind_its_end_is_named(tmp_path, size):
+    member = tarfile.TarInfo("opt/tritonserver/x")
+    member.size = size
+    short = Blob(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(10240)))
+    with pytest.raises(BuildError, match=r"tar or tar\.gz: unexpected end of data"):
+        tree_of(tmp_path, short)
 
 
 def test_a_file_of_docker_save_is_read_in_place(tmp_path):
