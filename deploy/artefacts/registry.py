@@ -147,7 +147,7 @@ class Registry:
         host, url = self._at.host, f"{self._url}{path}"
         ask = partial(
             self._session.request, method, url, headers=headers, data=data, timeout=_TIMEOUT_S,
-            stream=True,
+            stream=True, proxies=_proxies(self._at),
         )  # fmt: skip
         try:
             answer = ask()
@@ -194,7 +194,9 @@ class Registry:
             cause = f"registry {self._at.host} wants its password sent unprotected, to {realm}"
             remedy = f"have it name one with https, or docker logout {self._at.host}"
             raise PublishError(cause, remedy)
-        answer = requests.get(realm, auth=pair, timeout=_TIMEOUT_S, stream=True)
+        answer = requests.get(
+            realm, auth=pair, timeout=_TIMEOUT_S, stream=True, proxies=_proxies(_host_of(realm))
+        )
         if answer.ok:
             try:
                 said = json.loads(self._document(answer))
@@ -206,9 +208,17 @@ class Registry:
             self._session.headers["Authorization"] = f"Bearer {token}"
 
     def _may_know_the_password(self, realm: str) -> bool:
-        parts = urlsplit(realm)
-        here = self._at.loopback and Reference(parts.hostname or "", "").loopback
-        return parts.scheme == "https" or here
+        here = self._at.loopback and _host_of(realm).loopback
+        return urlsplit(realm).scheme == "https" or here
+
+
+def _host_of(url: str) -> Reference:
+    return Reference(urlsplit(url).hostname or "", "")
+
+
+def _proxies(at: Reference) -> dict[str, str]:
+    """Return what leads to a host: none on the way to this one, where it would read passwords."""
+    return {"no_proxy": "*"} if at.loopback else {}
 
 
 def _text(said: object) -> str:

@@ -63,6 +63,19 @@ def test_an_address_that_is_none_and_that_a_registry_sends_one_to_is_told(serve,
         Registry(parse_reference(f"{registry.name}:t")).manifest("t")
 
 
+@pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
+def test_a_registry_on_this_host_is_asked_without_a_proxy(
+    serve, log_in, tmp_path, monkeypatch, challenge
+):
+    registry, proxy = serve(layer({})), serve(host="127.0.0.2")
+    log_in(registry.address)
+    registry.challenge = challenge.format(registry.address)
+    monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
+    monkeypatch.setenv("no_proxy", "")
+    assert find_image(f"{registry.name}:t", tmp_path).digest == registry.document.digest
+    assert proxy.asked == []
+
+
 def test_an_image_for_all_is_read_with_a_token_from_another_host(serve, log_in, tmp_path):
     registry, other = serve(layer({})), serve(host="127.0.0.2")
     log_in("registry.example.org")
