@@ -30,6 +30,7 @@ _PAUSE_S = 0.5
 _CHUNK = 1 << 16
 _LEAST_PIECE, _MOST_PIECE = 1 << 18, 1 << 28
 _SAVE = "docker save IMAGE --output FILE"
+_COPY = "skopeo copy docker://IMAGE oci:FOLDER"
 _ELSEWHERE = "ask whoever runs the registry, or take the image from another"
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _MOST_INDEXES = 8  # in each other
@@ -84,10 +85,10 @@ def _in_registry(reference: Reference, kept: Path) -> Image:
     manifest = _asked(registry, name)
     try:
         for _ in range(_MOST_INDEXES):
-            one = _for_this_platform(manifest.content) if manifest is not None else None
-            if one is None:
+            listed = _for_this_platform(manifest.content) if manifest is not None else None
+            if listed is None:
                 break
-            name, manifest = one, _asked(registry, one)
+            name, manifest = listed[0], _asked(registry, listed[0])
         else:
             raise ValueError(f"it lists an index in an index, {_MOST_INDEXES} times")
         if manifest is None:
@@ -245,14 +246,17 @@ def _in_folder(folder: Path) -> Image:
 
     try:
         found, document = "", json.loads((folder / "index.json").read_bytes())
-        while (digest := _for_this_platform(document)) is not None:
-            found, document = digest, json.loads(verified(digest).read_bytes())
+        if len(set(_for_this_platform(document) or ())) > 1:
+            cause = f"{folder} has several images"  # which came into it one after another
+            raise BuildError(cause, f"write one into a new folder: {_COPY}")
+        while digests := _for_this_platform(document):
+            found, document = digests[0], json.loads(verified(digests[0]).read_bytes())
         config = verified(_sha256(document["config"]["digest"])).read_bytes()
         layers = tuple(map(layer, document["layers"]))
         return _image(f"{folder}@{found}", found, config, layers)
     except (OSError, *_MALFORMED) as error:
-        remedy = "write it with: skopeo copy docker://IMAGE oci:FOLDER"
-        raise BuildError(f"{folder} is not an OCI image: {_told(error)}", remedy) from None
+        cause = f"{folder} is not an OCI image: {_told(error)}"
+        raise BuildError(cause, f"write it with: {_COPY}") from None
 
 
 def _in_file(path: Path, kept: Path) -> Image:
@@ -328,16 +332,19 @@ def _sha256(said: object) -> str:
     return digest
 
 
-def _for_this_platform(document: Mapping[str, Any]) -> str | None:
-    """Return the digest that an index has for this platform; None: it is not an index."""
+def _for_this_platform(document: Mapping[str, Any]) -> list[str] | None:
+    """Return the digests that an index has for this platform; None: it is not an index."""
     if "manifests" not in document:
         return None
+    found = []
     for each in document["manifests"]:
         built_for = {**_PLATFORM, **(each.get("platform") or {})}
         if {name: built_for[name] for name in _PLATFORM} == _PLATFORM:
-            return _sha256(each["digest"])
-    cause = f"the image is not built for {'/'.join(_PLATFORM.values())}"
-    raise BuildError(cause, "name one that is")
+            found.append(_sha256(each["digest"]))
+    if not found:
+        cause = f"the image is not built for {'/'.join(_PLATFORM.values())}"
+        raise BuildError(cause, "name one that is")
+    return found
 
 
 def _told(error: Exception) -> str:

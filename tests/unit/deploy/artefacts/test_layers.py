@@ -334,6 +334,16 @@ def test_a_file_of_docker_save_is_read_in_place(tmp_path):
     assert place.read_bytes() == b"here"
 
 
+def test_a_folder_with_several_images_is_refused(tmp_path):
+    lists = []
+    for content in (b"of May", b"of June"):  # as skopeo copy does it without a tag
+        folder = write_oci(tmp_path / "image", [layer({"opt/tritonserver/x": content})])
+        lists += json.loads((folder / "index.json").read_text())["manifests"]
+    (folder / "index.json").write_text(json.dumps({"manifests": lists}))
+    with pytest.raises(BuildError, match="image has several images"):
+        find_image(str(folder), tmp_path / "kept")
+
+
 @pytest.mark.parametrize("digest", ["sha256:../mine", "{}/mine"])
 def test_a_file_of_docker_save_whose_digests_are_paths_writes_nowhere(tmp_path, digest):
     mine = tmp_path / "mine"
