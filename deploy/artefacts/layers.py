@@ -76,7 +76,8 @@ def find_image(name: str, kept: Path) -> Image:
     if path.is_file():
         return _in_file(path, kept)
     if name.startswith(("/", ".")):
-        raise BuildError(f"{name}: no such file or folder", "correct the path, or name an image")
+        there = "neither an OCI image nor a server" if path.exists() else "no such file or folder"
+        raise BuildError(f"{name}: {there}", "correct the path, or name an image")
     return _in_registry(parse_reference(name), kept)
 
 
@@ -263,7 +264,10 @@ def _in_file(path: Path, kept: Path) -> Image:
     """Return the image in a file of ``docker save``, whose layers are tars, named by content."""
     try:
         with tarfile.open(path) as saved:
-            [about] = json.load(_member(saved, "manifest.json"))
+            images = json.load(_member(saved, "manifest.json"))
+            if len(images) != 1:
+                raise ValueError(f"it has {len(images)} images")
+            [about] = images
             config = _member(saved, about["Config"]).read()
             digests = [
                 _sha256(f"sha256:{name.rpartition('/')[2]}" if name.startswith("blobs/") else each)
@@ -278,7 +282,9 @@ def _in_file(path: Path, kept: Path) -> Image:
         cause = f"{path} is not one image that docker save wrote: {error}"
         raise BuildError(cause, _SAVE) from None
     except (OSError, tarfile.TarError, *_MALFORMED) as error:
-        raise BuildError(f"{path} is no file of docker save: {error}", _SAVE) from None
+        # Of what is no tar, tarfile tells in a line each with which compressors it tried.
+        why = str(error).partition(":\n")[0]
+        raise BuildError(f"{path} is no file of docker save: {why}", _SAVE) from None
 
     def read(name: str) -> IO[bytes]:
         # The archive is left open as long as its member is read.

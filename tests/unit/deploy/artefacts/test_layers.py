@@ -363,9 +363,16 @@ def test_a_file_of_docker_save_whose_digests_are_paths_writes_nowhere(tmp_path, 
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("./nowhere", "no such file"), ("{}/empty.tar", "is no file of docker save")],
+    [
+        ("./nowhere", "no such file"),
+        ("{}", "neither an OCI image nor a server"),
+        ("{}/empty.tar", "is no file of docker save: [^\n]*$"),
+        ("{}/two.tar", "is not one image that docker save wrote: it has 2 images"),
+    ],
 )
 def test_what_is_no_image_is_named(tmp_path, name, said):
     (tmp_path / "empty.tar").touch()
+    two = gzip.decompress(layer({"manifest.json": b"[{}, {}]"}).content)
+    (tmp_path / "two.tar").write_bytes(two)
     with pytest.raises(BuildError, match=said):
         find_image(name.format(tmp_path), tmp_path / "kept")
