@@ -21,6 +21,7 @@ from deploy.triton.advisories import summary
 from deploy.triton.release import DEFAULT, RELEASES, TritonRelease
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_BACKEND = re.compile(r"[\w-]+")
 
 
 def parser() -> Parser:
@@ -85,7 +86,10 @@ def _build(options: argparse.Namespace, console: Console) -> int:
 
 
 def _triton(options: argparse.Namespace, console: Console) -> TritonRelease:
-    backends = tuple(options.backends.split(","))
+    backends = tuple(dict.fromkeys(options.backends.split(",")))
+    if not all(map(_BACKEND.fullmatch, backends)):
+        cause = f"--backends {options.backends!r}: expected names, with nothing but commas between"
+        raise DeploymentError(cause, "--backends python,onnxruntime")
     if "python" not in backends:
         raise DeploymentError(
             f"--backends {options.backends}: without python no model of the kit runs"

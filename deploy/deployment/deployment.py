@@ -284,7 +284,7 @@ def named_triton(name: str) -> str:
 def absolute_if_there(name: str, folder: Path) -> str:
     """Return the absolute path of a file or folder of that name; the name if there is none."""
     path = folder / name
-    return str(path.absolute()) if path.exists() else name
+    return str(path.absolute()) if name and path.exists() else name
 
 
 def _in_words(error: ErrorDetails) -> str:
