@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from deploy.artefacts.image import stock_name
 from deploy.artefacts.layers import find_image
@@ -70,8 +70,10 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
     pinned = None
     if "@sha256:" in name and not Path(name).exists():
         pinned = _root(f"sha256:{name.rpartition(':')[2]}", backends)
-    if pinned is not None and (pinned / FACTS).is_file():  # then nobody needs to be asked
-        return _recall(pinned.with_name(pinned.readlink().name) if pinned.is_symlink() else pinned)
+    if pinned is not None:
+        filed = pinned.with_name(pinned.readlink().name) if pinned.is_symlink() else pinned
+        if (there := _recall(filed)) is not None:  # then nobody needs to be asked
+            return there
     if (Path(name) / PROGRAM).is_file():
         folder = FolderSource(Path(name).resolve(), _more(backends))
         return _take(folder.digest, backends, lambda: folder, say)
@@ -115,19 +117,25 @@ def _take(
     digest: str, backends: tuple[str, ...], source: Callable[[], Source], say: Say
 ) -> TritonRelease:
     root = _root(digest, backends)
+    if (there := _recall(root)) is not None:  # without its lock: it may be another user's cache
+        return there
     with locked(root.with_name(f"{root.name}.lock")):
-        if not (root / FACTS).is_file():
-            with built_folder(root) as folder:
-                found = source()
-                _lay_out(found, folder, backends, say)
-                say("asking the server what it is")
-                release = read_triton(folder, found, backends)
-                (folder / FACTS).write_bytes(_FACTS.dump_json(release, indent=1))
-    return _recall(root)
+        if (there := _recall(root)) is not None:
+            return there
+        with built_folder(root) as folder:
+            found = source()
+            _lay_out(found, folder, backends, say)
+            say("asking the server what it is")
+            release = read_triton(folder, found, backends)
+            (folder / FACTS).write_bytes(_FACTS.dump_json(release, indent=1))
+    return replace(release, root=root)
 
 
-def _recall(root: Path) -> TritonRelease:
-    return replace(_FACTS.validate_json((root / FACTS).read_bytes()), root=root)
+def _recall(root: Path) -> TritonRelease | None:
+    """Return what was taken; None: nothing, or what it is cannot be read, as after a power cut."""
+    with suppress(FileNotFoundError, ValidationError):
+        return replace(_FACTS.validate_json((root / FACTS).read_bytes()), root=root)
+    return None
 
 
 def _lay_out(source: Source, folder: Path, backends: tuple[str, ...], say: Say) -> None:

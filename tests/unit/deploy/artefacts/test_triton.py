@@ -51,6 +51,23 @@ def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
         ensure_distribution(release, "3.11", ignore)
 
 
+@pytest.mark.parametrize("left", ["", '{"release":"2.71.0"}'])
+def test_a_server_whose_facts_a_power_cut_or_an_older_kit_has_left_is_taken_again(server, left):
+    root = server(f"{HELP}\n{STARTS}")
+    release = find_triton(str(root), ignore)
+    (release.root / triton.FACTS).write_text(left)
+    assert find_triton(str(root), ignore) == release
+
+
+def test_a_server_in_a_cache_that_cannot_be_written_to_is_used(server):
+    root = server(f"{HELP}\n{STARTS}")
+    release = find_triton(str(root), ignore)
+    lock = release.root.with_name(f"{release.root.name}.lock")
+    lock.unlink()
+    lock.mkdir()  # it cannot be opened, even by root
+    assert find_triton(str(root), ignore) == release
+
+
 def test_a_server_that_this_host_is_too_old_for_is_known_by_its_version_file(server):
     failed = "version GLIBC_2.39 not found"
     release = find_triton(str(server(failed, version="2.52.0")), ignore)
