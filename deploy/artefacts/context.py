@@ -29,7 +29,7 @@ from deploy.environment.lock import Flavour
 from deploy.environment.tars import write_tar
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
-from deploy.host.files import built_folder, work_folder
+from deploy.host.files import built_folder, work_folder, write_atomically
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import TRITON_ROOT, image_flags
@@ -206,7 +206,7 @@ def check_target(target: Path) -> None:
 def mark_wired(folder: Path) -> None:
     """List what is in a wired repository, so that nothing else is removed with it later."""
     text = json.dumps([MARKER, *_files(folder)], indent=1)
-    (folder / MARKER).write_text(text + "\n", encoding="utf-8")
+    write_atomically(folder / MARKER, text + "\n")
 
 
 def _files(folder: Path) -> list[str]:
@@ -258,7 +258,8 @@ def wire(
             [wired_model(m, places, distribution, own_stub) for m in (*planned, *own)], folder
         )
         for each in packed:
-            shutil.copyfile(each.archive, folder / each.archive.name)
+            # With its mode: whatever the umask, the server may run as another user.
+            shutil.copy(each.archive, folder / each.archive.name)
         mark_wired(folder)
 
 

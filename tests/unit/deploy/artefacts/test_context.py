@@ -4,7 +4,10 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from google.protobuf import text_format
@@ -13,18 +16,22 @@ from deploy.artefacts.context import (
     CONTAINERS,
     MARKER,
     SCRIPTS,
+    Packed,
     check_target,
     mark_wired,
     stage_models,
+    wire,
     write_scripts,
 )
 from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.environment.cpython import IMAGE_PREFIX
+from deploy.environment.environment import Environment
 from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments
 from deploy.triton.config import read_config, template_of
 from deploy.triton.distribution import TritonDistribution
+from deploy.triton.release import DEFAULT, RELEASES
 from tests.programs import write_program
 
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
@@ -53,6 +60,21 @@ def test_the_scripts_can_be_run_and_know_the_environment_s_place():
         assert os.access(CONTAINERS / script, os.X_OK)
         needs_python = script != "probe"  # which is asked every few seconds
         assert (f"{IMAGE_PREFIX}/bin/python" in text.replace("$numl", "/opt/numl")) == needs_python
+
+
+def test_all_of_a_wired_repository_can_be_read_whatever_the_umask(tmp_path):
+    archive, target = tmp_path / "numl.tar.gz", tmp_path / "model_store"
+    archive.touch(0o644)
+    lock = SimpleNamespace(python="3.10")
+    environment = SimpleNamespace(digest="d", flavour="serving", lock=lock)
+    packed = Packed(archive, cast(Environment, environment), Path(IMAGE_PREFIX))
+    release = replace(RELEASES[DEFAULT], wheel=None)  # with a stub for that Python
+    before = os.umask(0o077)
+    try:
+        wire(target, [packed], release, TritonDistribution(tmp_path, "3.10"))
+    finally:
+        os.umask(before)
+    assert [path for path in target.rglob("*") if not path.stat().st_mode & 0o004] == []
 
 
 def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_path):
