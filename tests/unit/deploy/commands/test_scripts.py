@@ -66,6 +66,16 @@ def docs(checkout: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+def test_locks_that_are_none_are_told_before_any_is_renewed(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(CHECKOUT / "scripts" / "refreeze", tmp_path / "scripts")
+    (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
+    command = [sys.executable, tmp_path / "scripts" / "refreeze", "srving"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "there are no locks 'srving', only: serving, sync, full, kit" in done.stderr
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_a_lock_that_cannot_be_renewed_stays_as_it_is(there, tmp_path):
     for name in ("scripts", "envs", "bin"):
