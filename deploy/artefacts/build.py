@@ -36,7 +36,7 @@ from deploy.environment.private_python import fetch_if_reachable
 from deploy.environment.slimming import largest_parts
 from deploy.host.console import Console, Say
 from deploy.host.errors import BuildError, KitError
-from deploy.host.files import locked, sha256_of, work_folder
+from deploy.host.files import locked, naming, sha256_of, work_folder
 from deploy.host.paths import CHECKOUT, cache_folder
 from deploy.host.room import Room, check_memory, check_room, check_temporary_folder, check_writable
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
@@ -276,13 +276,8 @@ class Steps:
         If a disk is full and the system names no file, ``folder`` is named.
         """
         started = time.monotonic()
-        with self._console.step(name) as say:
-            try:
-                yield say
-            except OSError as error:
-                if error.errno is not None and error.filename is None:
-                    error.filename = str(folder)
-                raise
+        with self._console.step(name) as say, naming(folder):
+            yield say
         self.seconds[name] = round(time.monotonic() - started, 1)
 
 

@@ -29,7 +29,7 @@ from deploy.deployment.gpus import GpuNeeds, cuda_needs
 from deploy.environment.elf import glibc_needed, is_elf
 from deploy.host.console import Say
 from deploy.host.errors import BuildError, DeploymentError
-from deploy.host.files import built_folder, locked, remove_folder
+from deploy.host.files import built_folder, locked, naming, remove_folder, work_folder
 from deploy.host.paths import cache_folder
 from deploy.host.programs import needed_by
 from deploy.triton.command import TRITON_ROOT, image_flags
@@ -79,10 +79,14 @@ def find_triton(name: str, say: Say, *, backends: tuple[str, ...] = PYTHON_ONLY)
         return _take(folder.digest, backends, lambda: folder, say)
     layers = cache_folder() / "layers"
     waiting = "another command is fetching an image; waiting"
-    with locked(layers.with_suffix(".lock"), waiting=lambda: say(waiting)):
+    with (
+        locked(layers.with_suffix(".lock"), waiting=lambda: say(waiting)),
+        work_folder(layers.with_name("unpacked")) as scratch,
+        naming(cache_folder()),
+    ):
         say(f"looking at {name}")
         image = find_image(name, layers)
-        release = _take(image.digest, backends, lambda: ImageSource(image, layers, say), say)
+        release = _take(image.digest, backends, lambda: ImageSource(image, scratch, say), say)
         remove_folder(layers)
         if pinned is not None and pinned != release.root:
             # The digest is an index's; what is taken is filed under that of the image it lists.

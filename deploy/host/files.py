@@ -78,6 +78,17 @@ def built_folder(target: Path) -> Iterator[Path]:
         partial.rename(target)
 
 
+@contextmanager
+def naming(folder: Path) -> Iterator[None]:
+    """Have the error of a full disk name ``folder`` where the system names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(folder)
+        raise
+
+
 def remove_folder(folder: Path) -> None:
     """Remove everything in ``folder`` that this user can remove, and the folder."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,5 +1,6 @@
 """A Triton is read from itself. Real ones are in tests/integration and tests/containers."""
 
+import errno
 import json
 import shutil
 
@@ -10,11 +11,12 @@ from deploy.artefacts.image import debian_name
 from deploy.artefacts.triton import find_triton
 from deploy.artefacts.triton_source import SERVER
 from deploy.host.errors import BuildError, EnvironmentSetupError
+from deploy.host.paths import cache_folder
 from deploy.triton.command import image_flags
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from tests.environments import ignore
 from tests.programs import write_program
-from tests.releases import Blob, layer
+from tests.releases import Blob, layer, write_oci
 
 FLAGS = [flag.partition("=")[0] for flag in image_flags()]
 HELP = "\n".join(f"  {flag} <string>" for flag in [*FLAGS, "--allow-client-shm"])
@@ -66,6 +68,20 @@ def test_a_server_in_a_cache_that_cannot_be_written_to_is_used(server):
     lock.unlink()
     lock.mkdir()  # it cannot be opened, even by root
     assert find_triton(str(root), ignore) == release
+
+
+def test_a_full_disk_is_named_and_what_was_unpacked_until_then_goes(tmp_path, monkeypatch):
+    image = write_oci(tmp_path / "image", [layer({"opt/tritonserver/bin/tritonserver": b"x"})])
+
+    def fill(_source: object, _target: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", fill)
+    with pytest.raises(OSError, match="No space left") as raised:
+        find_triton(str(image), ignore)
+    assert raised.value.filename == str(cache_folder())
+    left = [path for path in cache_folder().rglob("*") if path.suffix != ".lock"]
+    assert [path for path in left if path.is_file()] == []
 
 
 def test_a_server_that_this_host_is_too_old_for_is_known_by_its_version_file(server):
