@@ -159,7 +159,8 @@ class _Build:
             check_libc(environment, request.triton)
         with step("Triton", cache_folder()) as say:
             python = environment.lock.python
-            distribution = ensure_distribution(request.triton, python, say)
+            wheels = request.wheels
+            distribution = ensure_distribution(request.triton, python, say, wheels=wheels)
         if "env" in request.targets:
             self._pack(distribution)
         if self._workplace.route is not None:

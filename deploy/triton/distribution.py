@@ -9,8 +9,10 @@ import platform
 import shutil
 import zipfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from deploy.host.command_line import quote
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, sha256_of, work_folder
@@ -70,8 +72,12 @@ def _wheel(release: TritonRelease, python: str) -> Wheel:
     return release.wheel
 
 
-def ensure_distribution(release: TritonRelease, python: str, say: Say) -> TritonDistribution:
+def ensure_distribution(
+    release: TritonRelease, python: str, say: Say, *, wheels: Path | None = None
+) -> TritonDistribution:
     """Return the distribution, unpacked into the cache if necessary.
+
+    ``wheels`` is the folder that its wheel is in; None: it is downloaded.
 
     Raises:
         EnvironmentSetupError: If the release has no stub for this Python.
@@ -84,7 +90,7 @@ def ensure_distribution(release: TritonRelease, python: str, say: Say) -> Triton
     with locked(found.root.with_name(f"{found.root.name}.lock")):
         if not found.executable.exists():
             with work_folder(found.root.with_name(f"{found.root.name}.whl")) as scratch:
-                wheel = _download(release, scratch, say)
+                wheel = _download(release, scratch, say, wheels)
                 say("unpacking tritonserver")
                 with built_folder(found.root) as folder:
                     _unpack(wheel, folder, python)
@@ -103,14 +109,18 @@ def check_libc(release: TritonRelease) -> None:
         )
 
 
-def _download(release: TritonRelease, folder: Path, say: Say) -> Path:
+def _download(release: TritonRelease, folder: Path, say: Say, wheels: Path | None) -> Path:
     check_libc(release)
     wanted = _wheel(release, "")
     say(f"downloading tritonserver {release.server} ({wanted.requirement})")
     command = ["download", "--no-deps", "--quiet", "--only-binary=:all:", "--dest", str(folder)]
     command.append(wanted.requirement)
-    failed = f"cannot download {wanted.requirement}"
-    run_pip(command, failed, scratch=folder)
+    pip = partial(run_pip, scratch=folder)
+    if wheels is not None:
+        command += ["--isolated", "--no-index", "--find-links", str(wheels.resolve())]
+        fill = f"pip download --no-deps --dest {quote(str(wheels))} {wanted.requirement}"
+        pip = partial(pip, remedy=f"{fill}, where PyPI can be reached")
+    pip(command, f"cannot download {wanted.requirement}")
     [wheel] = folder.glob("*.whl")
     digest = sha256_of(wheel)
     if digest != wanted.sha256:
