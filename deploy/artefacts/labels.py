@@ -29,6 +29,8 @@ SERVING_LABEL = f"{_OWN}.serving.digest"
 SOURCE_FILE = "source.json"
 # What a revision says about a checkout with changed files, and about no checkout.
 DIRTY, UNKNOWN = "-dirty", "unknown"
+# The last time (Unix, s) that a file in a .sif can have.
+_LATEST = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,9 @@ def find_source(checkout: Path) -> Source:
         return Source(**json.loads((checkout / SOURCE_FILE).read_text(encoding="utf-8")))
     commit = _git(checkout, "log", "-1", "--format=%H %ct").split()
     given = os.environ.get("SOURCE_DATE_EPOCH")
-    if given is not None and not given.isdecimal():
-        raise BuildError(f"SOURCE_DATE_EPOCH={given!r} is not a number of seconds")
+    if given is not None and not (given.isdecimal() and int(given) <= _LATEST):
+        cause = f"SOURCE_DATE_EPOCH={given!r} is not a number of seconds up to {_LATEST}"
+        raise BuildError(cause, "date +%s prints one")
     epoch = int(given or (commit[1] if commit else time.time()))
     if not commit:
         return Source(revision=UNKNOWN, epoch=epoch, url="")

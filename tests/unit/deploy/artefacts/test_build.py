@@ -103,9 +103,10 @@ def test_a_build_is_given_the_commits_time(checkout, monkeypatch):
 def test_the_time_can_be_given(checkout, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert find_source(checkout).epoch == 1_700_000_000
-    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
-    with pytest.raises(BuildError, match="SOURCE_DATE_EPOCH='soon' is not a number"):
-        find_source(checkout)
+    for wrong in ("soon", "1700000000000"):  # those are milliseconds
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
+        with pytest.raises(BuildError, match=f"SOURCE_DATE_EPOCH='{wrong}' is not a number"):
+            find_source(checkout)
 
 
 def test_a_folder_without_history_has_no_revision(tmp_path, monkeypatch):
