@@ -194,6 +194,9 @@ def check_target(target: Path) -> None:
     """Check that ``target`` is new, empty or an older wired repository with nothing else in it."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise BuildError(f"{target} is not a folder", "choose a new folder")
+    if target.is_mount():
+        cause = f"{target} is a mount point, which no other folder can replace"
+        raise BuildError(cause, f"choose a folder in it, such as {target / 'models'}")
     made: set[str] = set()
     with suppress(OSError, ValueError, TypeError):
         made = set(json.loads((target / MARKER).read_text(encoding="utf-8")))

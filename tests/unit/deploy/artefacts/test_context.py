@@ -77,6 +77,12 @@ def test_all_of_a_wired_repository_can_be_read_whatever_the_umask(tmp_path):
     assert [path for path in target.rglob("*") if not path.stat().st_mode & 0o004] == []
 
 
+def test_a_mount_point_is_no_place_for_a_wired_repository():
+    with pytest.raises(BuildError, match="/proc is a mount point") as raised:
+        check_target(Path("/proc"))
+    assert str(raised.value.remedy) == "choose a folder in it, such as /proc/models"
+
+
 def test_a_wired_repository_is_replaced_only_if_all_in_it_was_made_by_wire(tmp_path):
     target = tmp_path / "model_store"
     check_target(target)
