@@ -11,7 +11,6 @@ import re
 import tarfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from urllib3.exceptions import HTTPError
 
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.registry import DOCUMENT_BYTES, Manifest, Registry
-from deploy.host.errors import BuildError, PublishError
+from deploy.host.errors import BuildError, DeniedError, PublishError
 from deploy.host.files import sha256_of
 
 _TRIES = 6  # without a byte between them
@@ -133,9 +132,12 @@ def _asked(registry: Registry, name: str) -> Manifest | None:
 
 def _answered(registry: Registry, name: str) -> Manifest | None:
     for attempt in range(_TRIES - 1):
-        with suppress(PublishError):  # it may be overloaded, or the connection cut
+        try:
             return registry.manifest(name)
-        time.sleep(_PAUSE_S * attempt)
+        except DeniedError:
+            raise
+        except PublishError:  # it may be overloaded, or the connection cut
+            time.sleep(_PAUSE_S * attempt)
     return registry.manifest(name)
 
 

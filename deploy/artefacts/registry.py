@@ -17,7 +17,7 @@ import docker.errors
 import requests
 
 from deploy.artefacts.reference import Reference
-from deploy.host.errors import DamagedError, PublishError
+from deploy.host.errors import DamagedError, DeniedError, PublishError
 
 DOCUMENT_BYTES = 1 << 23
 """The most that a manifest, an image's configuration or another document may have."""
@@ -168,7 +168,7 @@ class Registry:
             return None
         if answer.status_code in (401, 403):
             cause = f"registry {host} does not let you {_DOES[method]} {self._at.repository}"
-            raise PublishError(cause, f"docker login {host}")
+            raise DeniedError(cause, f"docker login {host}")
         if not answer.ok:
             raise PublishError(f"registry {host} answers {answer.status_code} to {method} {path}")
         return answer

@@ -57,6 +57,10 @@ class DamagedError(PublishError):
     """What is published at a destination is not what the kit wrote there."""
 
 
+class DeniedError(PublishError):
+    """A registry refuses this user, who may be locked out if asked again with a wrong password."""
+
+
 class SignatureError(KitError):
     """A signature is missing, or does not match."""
 

@@ -84,6 +84,16 @@ def test_an_image_for_all_is_read_with_a_token_from_another_host(serve, log_in, 
     assert other.asked == [("/token?a=b&scope=pull", None)]
 
 
+def test_a_password_that_a_registry_refuses_is_sent_once(serve, log_in, tmp_path):
+    registry = serve(layer({}))
+    log_in(registry.address)
+    registry.challenge = f'Bearer realm="http://{registry.address}/token"'
+    registry.token = b'{"token": "of nobody"}'
+    with pytest.raises(PublishError, match="does not let you read"):
+        find_image(f"{registry.name}:t", tmp_path)
+    assert [shown for path, shown in registry.asked if "token" in path] == [f"Basic {PASSWORD}"]
+
+
 @pytest.mark.parametrize(
     "said",
     [
