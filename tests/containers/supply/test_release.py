@@ -129,7 +129,11 @@ def test_a_release_is_a_tag_a_wheel_its_parts_and_signed_checksums_and_can_be_ma
     ):
         assert needed in names
     first, parts_of_first = sha256_of(out / WHEEL), digests(out / WHEEL)
-    assert release(clone).returncode == 1  # it is there already
+    again = release(clone)
+    assert again.returncode == 1
+    assert again.stderr == (
+        f"error: {out} is there already\n  try: move it away, or name another --out\n"
+    )
     shutil.rmtree(out)
     (clone / "deploy" / "main.py").chmod(0o644)
     assert release(clone).returncode == 0
