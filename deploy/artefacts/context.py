@@ -27,6 +27,7 @@ from deploy.environment.elf import is_elf
 from deploy.environment.environment import Environment
 from deploy.environment.lock import Flavour
 from deploy.environment.tars import write_tar
+from deploy.host.command_line import quote
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.files import built_folder, work_folder, write_atomically
@@ -142,7 +143,7 @@ def triton_layer(distribution: TritonDistribution, out: Path, *, base: Base, say
         if not (distribution.root / part).is_file():
             raise BuildError(
                 f"{distribution.root / part} is missing",
-                f"rm -r {distribution.root}, then run the command again to unpack it",
+                f"rm -r {quote(str(distribution.root))}, then run the command again to unpack it",
             )
     available = {path.name: path for path in distribution.libraries.iterdir()}
     if base == "slim":

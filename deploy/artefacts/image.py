@@ -17,6 +17,7 @@ from requests.exceptions import ConnectionError as ConnectionBrokenError
 from deploy.artefacts.docker_client import first_line
 from deploy.environment.check import wrong_model
 from deploy.environment.tars import CONTENT_EPOCH, tar_chunks
+from deploy.host.command_line import quote
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.failures import complaint, diagnose, plain_lines
@@ -167,7 +168,8 @@ def debian_tar(suite: str, say: Say) -> Path:
         if target.exists():
             # Nothing renews it: who builds has to know which security updates it lacks.
             made = datetime.fromtimestamp(target.stat().st_mtime, timezone.utc)
-            say(f"using the Debian made here on {made:%Y-%m-%d} (rm {target} for a new one)")
+            again = f"rm {quote(str(target))} for a new one"
+            say(f"using the Debian made here on {made:%Y-%m-%d} ({again})")
             return target
         if shutil.which("mmdebstrap") is None:
             raise BuildError(

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ValidationError
 
+from deploy.host.command_line import quote
 from deploy.host.errors import BuildError
 from deploy.host.files import write_atomically
 
@@ -52,7 +53,7 @@ def read_manifest(folder: Path) -> Manifest:
     except FileNotFoundError:
         return Manifest()
     except (ValidationError, UnicodeDecodeError):
-        raise BuildError(f"{path}: not this kit's manifest", f"rm {path}") from None
+        raise BuildError(f"{path}: not this kit's manifest", f"rm {quote(str(path))}") from None
 
 
 def record(folder: Path, made: Artefact) -> None:

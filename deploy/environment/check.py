@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.environment.environment import Environment
+from deploy.host.command_line import quote
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
 from deploy.host.failures import complaint, plain_lines
 from deploy.host.files import digest_of, write_atomically
@@ -70,7 +71,7 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
         models,
         threads=threads,
         failed=f"execution environment {folder} does not work",
-        remedy=f"rm -r {folder.parent} and run the command again",
+        remedy=f"rm -r {quote(str(folder.parent))} and run the command again",
     )
     write_atomically(stamp, "")
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from deploy.environment.interpreter import Interpreter, no_interpreter
+from deploy.host.command_line import quote
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, sha256_of
@@ -137,7 +138,8 @@ def _install(partial: Path, folder: Path) -> None:
         asyncio.run(installed)
     except (InstallerError, IoError, LinkError, TransactionError) as error:
         cause = f"py-rattler cannot install Python: {_first_line(error)}"
-        raise EnvironmentSetupError(cause, f"rm -r {packages} and run the command again") from None
+        remedy = f"rm -r {quote(str(packages))} and run the command again"
+        raise EnvironmentSetupError(cause, remedy) from None
     shutil.rmtree(packages)
 
 

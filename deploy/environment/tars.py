@@ -12,6 +12,7 @@ from conda_pack import CondaEnv, CondaPackException
 from conda_pack.core import Packer
 from conda_pack.formats import ArchiveBase
 
+from deploy.host.command_line import quote
 from deploy.host.errors import BuildError
 
 # The time of everything in an image, the earliest that a zip archive can hold: a layer with the
@@ -60,7 +61,8 @@ def write_prefix(
         files = CondaEnv.from_prefix(str(prefix)).files
     except CondaPackException as error:
         reason = " ".join(str(error).split())
-        raise BuildError(f"conda-pack cannot pack {prefix}: {reason}", f"rm -r {prefix}") from None
+        cause = f"conda-pack cannot pack {prefix}: {reason}"
+        raise BuildError(cause, f"rm -r {quote(str(prefix))}") from None
     archive = _Archive(stream, root, epoch, wanted, links)
     packer = Packer(str(prefix), archive, f"/{root}" if root else None)
     for file in sorted(files, key=lambda file: str(file.target)):

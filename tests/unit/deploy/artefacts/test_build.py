@@ -40,9 +40,12 @@ def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(
 
 
 def test_a_manifest_that_is_none_is_named(tmp_path):
-    (tmp_path / "manifest.json").write_text(json.dumps({"format": 7}))
-    with pytest.raises(BuildError, match=r"manifest\.json: not this kit's manifest"):
-        read_manifest(tmp_path)
+    out = tmp_path / "two words"
+    out.mkdir()
+    (out / "manifest.json").write_text(json.dumps({"format": 7}))
+    with pytest.raises(BuildError, match=r"manifest\.json: not this kit's manifest") as raised:
+        read_manifest(out)
+    assert raised.value.remedy == f"rm '{out}/manifest.json'"
 
 
 def test_a_failed_step_is_not_counted(tmp_path):
