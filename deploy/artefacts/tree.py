@@ -5,7 +5,6 @@ Whiteouts: https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
 import gzip
-import io
 import posixpath
 import shutil
 import tarfile
@@ -15,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from deploy.artefacts.layers import Layer
+from deploy.environment.tars import unzipped
 from deploy.host.errors import BuildError
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
@@ -162,12 +162,8 @@ def members(
     stream: IO[bytes], layer: Layer
 ) -> Iterator[Iterator[tuple[tarfile.TarInfo, Parts, tarfile.TarFile]]]:
     """Yield what is in a layer, as it comes; BuildError for a path that climbs out of it."""
-    plain: Any = io.BufferedReader(stream)
-    if plain.peek(2)[:2] == b"\x1f\x8b":
-        # Of what is compressed in parts, as eStargz is, tarfile itself reads the first part only.
-        plain = gzip.GzipFile(fileobj=plain)
     try:
-        with tarfile.open(fileobj=plain, mode="r|*") as tar:
+        with tarfile.open(fileobj=unzipped(stream), mode="r|*") as tar:
             yield ((member, split(member.name, layer), tar) for member in tar)
     # The last is of a sparse file's map.
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:

@@ -4,6 +4,7 @@ Triton looks at it only when it loads a model, says little or nothing about what
 one archive that it cannot unpack it fails on all others too.
 """
 
+import gzip
 import hashlib
 import json
 import re
@@ -17,12 +18,13 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from deploy.environment.environment import MARKER, Environment
+from deploy.environment.tars import GZIP, unzipped
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, marks_of
 
 _FACTS = "facts-2.json"  # those of an older kit may name a Python that is none
-_GZIP, _USTAR, _USTAR_AT = b"\x1f\x8b", b"ustar", 257
+_USTAR, _USTAR_AT = b"ustar", 257
 _LIBPYTHON = re.compile(r"lib/libpython(\d+\.\d+)\.so\.\d+\.\d+")
 _STDLIB = re.compile(r"lib/python(\d+\.\d+)(?:/.*)?")
 _NUMPY = re.compile(
@@ -32,6 +34,7 @@ _SCRIPTS = "etc/conda/activate.d/"
 _REPACK = "pack it with conda-pack: conda-pack --name ENVIRONMENT --output environment.tar.gz"
 # A block of a file system; the last one of each file is half empty on average.
 _BLOCK = 4096
+_CHUNK = 1 << 20
 
 
 class GivenEnvironment(BaseModel, frozen=True):
@@ -121,7 +124,7 @@ def check_usable(given: GivenEnvironment, *, numpy_below: int | None, in_contain
 def _check_kind(path: Path) -> None:
     with path.open("rb") as stream:
         head = stream.read(512)
-    if not head.startswith(_GZIP) and not head[_USTAR_AT:].startswith(_USTAR):
+    if not head.startswith(GZIP) and not head[_USTAR_AT:].startswith(_USTAR):
         raise EnvironmentSetupError(
             f"execution environment {path} is neither tar.gz nor plain tar: Triton reads no other "
             "archives",
@@ -147,22 +150,26 @@ def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment
     libraries: dict[str, Path] = {}
     digest, size = None, 0
     try:
-        with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r|*") as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                names.append(name)
-                size += -(-member.size // _BLOCK) * _BLOCK
-                if not member.isfile():
-                    continue
-                content = tar.extractfile(member)
-                assert content is not None
-                if (match := _LIBPYTHON.fullmatch(name)) is not None:
-                    libraries[match[1]] = kept / Path(name).name
-                    with (folder / Path(name).name).open("wb") as copy:
-                        shutil.copyfileobj(content, copy)
-                elif name == MARKER:
-                    digest = _digest(content.read())
-    except (tarfile.TarError, EOFError, zlib.error) as error:
+        with path.open("rb") as stream:
+            plain = unzipped(stream)
+            with tarfile.open(fileobj=plain, mode="r|") as tar:
+                for member in tar:
+                    name = member.name.removeprefix("./")
+                    names.append(name)
+                    size += -(-member.size // _BLOCK) * _BLOCK
+                    if not member.isfile():
+                        continue
+                    content = tar.extractfile(member)
+                    assert content is not None
+                    if (match := _LIBPYTHON.fullmatch(name)) is not None:
+                        libraries[match[1]] = kept / Path(name).name
+                        with (folder / Path(name).name).open("wb") as copy:
+                            shutil.copyfileobj(content, copy)
+                    elif name == MARKER:
+                        digest = _digest(content.read())
+            while plain.read(_CHUNK):  # the checksum comes last
+                pass
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         cause = f"execution environment {path} is cut off or damaged: {error}"
         raise EnvironmentSetupError(cause, "copy or pack it again and compare its sha256") from None
     return _facts(path, names, libraries, packed=True, digest=digest, unpacked_bytes=size)

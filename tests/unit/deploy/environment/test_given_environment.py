@@ -1,5 +1,6 @@
 """Environments of a site, looked into before a server is."""
 
+import gzip
 import tarfile
 
 import pytest
@@ -100,6 +101,19 @@ def test_what_triton_does_not_unpack_is_refused(tmp_path, head):
         "Triton reads no other archives"
     )
     assert "conda-pack" in str(caught.value.remedy)
+
+
+@pytest.mark.parametrize("at", ["in a file", "in the checksum", "cut off there"])
+def test_an_archive_with_a_wrong_byte_is_refused(tmp_path, at):
+    path = write_archive(tmp_path / "env.tar.gz")
+    content = bytearray(gzip.compress(gzip.decompress(path.read_bytes()), compresslevel=0))
+    if at == "cut off there":
+        del content[-8:]
+    else:
+        content[content.index(b"bin/activate") + 512 if at == "in a file" else -8] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(EnvironmentSetupError, match="is cut off or damaged"):
+        look_into(path, tmp_path / "cache", ignore)
 
 
 def test_an_archive_that_was_cut_off_is_refused_every_time(tmp_path):
