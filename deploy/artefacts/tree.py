@@ -23,6 +23,11 @@ from deploy.host.errors import BuildError
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _MOST_LINKS = 40
 _SMALL = 1 << 20  # bytes
+# Members that say something of the next one, or of all.
+_HEADERS = {
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+}
 
 Parts = tuple[str, ...]
 
@@ -157,13 +162,24 @@ class Tree:
                     yield posixpath.join(*parts[len(top) :]), content
 
 
+class _Member(tarfile.TarInfo):
+    """A member of a layer; tarfile holds what a long name or a pax header has in memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in _HEADERS and found.size > _SMALL:
+            raise tarfile.ReadError(f"a header has {found.size} bytes")
+        return found
+
+
 @contextmanager
 def members(
     stream: IO[bytes], layer: Layer
 ) -> Iterator[Iterator[tuple[tarfile.TarInfo, Parts, tarfile.TarFile]]]:
     """Yield what is in a layer, as it comes; BuildError for a path that climbs out of it."""
     try:
-        with tarfile.open(fileobj=unzipped(stream), mode="r|*") as tar:
+        with tarfile.open(fileobj=unzipped(stream), mode="r|*", tarinfo=_Member) as tar:
             yield ((member, split(member.name, layer), tar) for member in tar)
     # The last is of a sparse file's map.
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:

@@ -307,6 +307,15 @@ def test_a_layer_compressed_in_parts_is_read_to_its_end(tmp_path):
     assert holds(found, SERVER)
 
 
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_header_that_would_fill_the_memory_is_refused(tmp_path, kind):
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, 1 << 24
+    bomb = Blob(gzip.compress(member.tobuf(tarfile.GNU_FORMAT) + bytes(member.size)))
+    with pytest.raises(BuildError, match="a header has 16777216 bytes"):
+        tree_of(tmp_path, bomb)
+
+
 @pytest.mark.parametrize("size", [1 << 20, 1 << 40])
 def test_a_layer_with_a_file_that_goes_on_behind_its_end_is_named(tmp_path, size):
     member = tarfile.TarInfo("opt/tritonserver/x")
