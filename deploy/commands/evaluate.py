@@ -11,6 +11,7 @@ from deploy.commands.infer import show_failures
 from deploy.events.client import Client
 from deploy.events.evaluation import EVERY, Evaluation, document, evaluate
 from deploy.events.matrices import write_matrices
+from deploy.events.results import as_utf8
 from deploy.events.training import read_training
 from deploy.host.cli import Parser, check_picture, make_parser, run
 from deploy.host.console import Console, counted
@@ -58,7 +59,8 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
         )
     report = document(found, options.file, model, client.url, training)
     if plot is not None and found.scores.heads:
-        title = f"{model.title}, {found.split} of {options.file.name}, {report['events']:,} events"
+        file = as_utf8(options.file.name)
+        title = f"{model.title}, {found.split} of {file}, {report['events']:,} events"
         write_matrices(found.scores.heads, title, plot)
     if found.scores.events:
         _show(found, report, console)

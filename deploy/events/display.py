@@ -184,6 +184,7 @@ def _titles(figure: Figure, labels: Labels, model: ServedModel) -> None:
             color=_INK if heading else _QUIET,
             ha=side,
             va="center",
+            parse_math=False,
         )
 
     run, subrun, event = labels.event.event_id

@@ -35,7 +35,7 @@ def _draw(heads: Mapping[str, Head], title: str) -> Figure:
     sizes = [max(3, len(head.classes)) for head in heads.values()]
     size = (sum(_CELL * n + _MARGIN for n in sizes), 2 * (_CELL * max(sizes) + _MARGIN))
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
-    figure.suptitle(title, fontsize=11, color=_INK)
+    figure.suptitle(title, fontsize=11, color=_INK, parse_math=False)
     grid = figure.subplots(2, len(heads), squeeze=False, width_ratios=sizes)
     for (name, head), (recall, precision) in zip(heads.items(), grid.T, strict=True):
         _draw_matrix(recall, head, 1, f"{name}: recall")

@@ -100,7 +100,7 @@ class ResultsWriter:
 
     def fail(self, failure: Failure) -> None:
         source = self._source(failure.source)
-        reason = np.array([_storable(failure.reason)], dtype=object)
+        reason = np.array([as_utf8(failure.reason)], dtype=object)
         columns = {"source_file": source, "reason": reason}
         self._append("failed_table", failure.event_id or (-1, -1, -1), 1, columns)
 
@@ -109,7 +109,7 @@ class ResultsWriter:
         self._discarded = True
 
     def _source(self, path: str) -> NDArray[np.int32]:
-        name = _storable(path)
+        name = as_utf8(path)
         return np.array([self._sources.setdefault(name, len(self._sources))], dtype=np.int32)
 
     def _append(self, table: str, event_id: EventId, rows: int, columns: Columns) -> None:
@@ -237,7 +237,7 @@ def _create(group: h5g.GroupID, name: str, data: NDArray[Any], *, more: bool) ->
     return dataset
 
 
-def _storable(text: str) -> str:
+def as_utf8(text: str) -> str:
     """Return a text as UTF-8 has it: a file's name may be of any bytes."""
     return text.encode(errors="backslashreplace").decode()
 

@@ -90,6 +90,13 @@ def test_the_figures_are_printed_and_the_matrices_drawn(tmp_path, capsys):
     assert (tmp_path / "matrices.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["$A_$.gnn.h5", "na\udce9me.gnn.h5"])
+def test_a_file_of_any_name_gets_a_picture(tmp_path, capsys, name):
+    shutil.copy(GRAPHS, tmp_path / name)
+    report(capsys, tmp_path / name, "--plot", tmp_path / "matrices.png")
+    assert (tmp_path / "matrices.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_test_split_is_evaluated_or_the_one_that_is_named(capsys):
     for flags, split, events in (((), "test", 2), (["--split", "train"], "train", 1)):
         found = report(capsys, GRAPHS, *flags)

@@ -76,6 +76,12 @@ def test_a_display_says_what_it_shows():
     assert f"noise (filter < 0.5) {labels.noise.sum()}" in text
 
 
+def test_the_name_of_the_weights_is_no_formula(tmp_path):
+    model = replace(served(), parameters={"weights": "$A_$.ckpt"})
+    write_display(make_labels(3), tmp_path / "event.png", model)
+    assert (tmp_path / "event.png").exists()
+
+
 def test_every_hit_is_drawn_once_in_its_colour():
     labels = make_labels(200)
     figure = draw(labels, served())
