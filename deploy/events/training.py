@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from deploy.host.errors import ClientError
 
 _SPLITS = ("test", "val")
+_MOST = sys.float_info.max
 # recall_semantic/test (25.4 and before) and semantic/recall-test (since) are one figure.
 _SINCE = re.compile(r"(\w+)/([\w-]+)-(\w+)")
 _BEFORE = re.compile(r"(recall|precision|f1)_(\w+)/(\w+)")
@@ -29,26 +31,31 @@ def read_training(path: Path) -> Mapping[str, Any]:
     """
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not JSON"
         raise ClientError(f"--training {path}: {reason}") from error
     if isinstance(content, dict) and isinstance(content.get("metrics"), dict):
-        return content
+        return content | {"metrics": _numbers(content["metrics"])}
     logged: dict[str, Any] = {}
     for each in content if isinstance(content, list) else [content]:
         logged |= each if isinstance(each, dict) else {}
     for split in _SPLITS:
-        metrics = {
-            name: float(value)
-            for logged_name, value in logged.items()
-            if (name := _metric(logged_name, split)) and isinstance(value, int | float)
-        }
-        if metrics:
+        named = {name: value for each, value in logged.items() if (name := _metric(each, split))}
+        if metrics := _numbers(named):
             return {"metrics": metrics}
     raise ClientError(
         f"--training {path} holds no figures of a test or validation",
         "give what Lightning's trainer.test returns, as JSON, or an answer of evaluate --json",
     )
+
+
+def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    """Return those that are numbers: a training that diverged logs NaN, which JSON has not."""
+    return {
+        name: float(value)
+        for name, value in figures.items()
+        if isinstance(value, int | float) and abs(value) <= _MOST
+    }
 
 
 def _metric(logged: str, split: str) -> str | None:
@@ -72,8 +79,9 @@ def check_training(
         told = theirs.get("classes") if isinstance(theirs, dict) else None
         pairs[f"{kind} classes"] = (told if names else None, names)
     for what, (told, ours) in pairs.items():
-        if told is not None and list(told) != list(ours):
+        if told is not None and told != list(ours):
+            said = ", ".join(map(str, told)) if isinstance(told, list) else told
             raise ClientError(
-                f"--training has the {what} {', '.join(map(str, told))}, "
+                f"--training has the {what} {said}, "
                 f"this evaluation {', '.join(ours)}: they cannot be compared"
             )

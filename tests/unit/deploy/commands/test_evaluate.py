@@ -138,6 +138,7 @@ def test_an_earlier_answer_stands_beside_unless_its_classes_are_others(tmp_path,
     for change, message in (
         ({"planes": ["u", "v"]}, "--training has the planes u, v, this evaluation u, v, y"),
         ({"semantic": {"classes": ["a"]}}, "--training has the semantic classes a, this"),
+        ({"planes": 3}, "--training has the planes 3, this evaluation u, v, y"),
     ):
         path.write_text(json.dumps(earlier | change))
         assert message in report(capsys, GRAPHS, "--training", path, status=1)["error"]
@@ -145,12 +146,28 @@ def test_an_earlier_answer_stands_beside_unless_its_classes_are_others(tmp_path,
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("[", "not JSON"), ('{"loss/test": 1}', "holds no figures of a test or validation")],
+    [
+        ("[", "not JSON"),
+        (100_000 * "[", "not JSON"),
+        ('{"loss/test": 1}', "holds no figures of a test or validation"),
+        ('{"semantic/recall-test": NaN}', "holds no figures of a test or validation"),
+    ],
 )
 def test_figures_that_are_none_are_refused(tmp_path, capsys, content, message):
     (tmp_path / "logged.json").write_text(content)
     answer = report(capsys, GRAPHS, "--training", tmp_path / "logged.json", status=1)
     assert message in answer["error"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "1e999", "null", '"0.5"', "1" + 400 * "0"])
+def test_a_figure_that_is_no_number_is_left_out(tmp_path, capsys, value):
+    path = tmp_path / "logged.json"
+    for form, split in (('{{"metrics": {{{}}}}}', ""), ("{{{}}}", "-test")):
+        figures = f'"semantic/recall{split}": {value}, "semantic/f1{split}": 0.5'
+        path.write_text(form.format(figures))
+        assert report(capsys, GRAPHS, "--training", path)["training"] == {"semantic/f1": 0.5}
+        assert run(GRAPHS, "--training", path, "--quiet") == 0
+        capsys.readouterr()
 
 
 def test_other_classes_are_not_compared(capsys, oracle):
