@@ -32,7 +32,7 @@ _SINCE_25_4 = {"local_plane": "view", "local_wire": "proj", "local_time": "drift
 _ALSO_WIDE = {"nu_vtx_corr": tuple(f"nu_vtx_corr_{axis}" for axis in "xyz")}
 # Rows between an event's scattered rows that are read rather than skipped.
 _GAP_ROWS = 1 << 20
-_LEAST, _MOST = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+_LEAST, _BEYOND = -(2**31), 2**31  # of int32; float32 has both
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,7 +260,7 @@ def convert(values: NDArray[Any], dtype: type[np.generic], where: str) -> NDArra
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype is np.float32:
             return values.astype(np.float32, copy=False)
-        bad = (values < _LEAST) | (values > _MOST)
+        bad = (values < _LEAST) | (values >= _BEYOND)
         if values.dtype.kind == "f":
             bad |= ~np.isfinite(values) | (values != np.floor(values))
     if bad.any():

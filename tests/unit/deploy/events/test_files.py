@@ -255,11 +255,13 @@ def test_rows_that_are_claimed_and_not_stored_are_refused(tmp_path, name):
         EventFile(path, also=TRUE_COLUMNS)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 3e9])
-def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path, value):
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 2.0**31])
+def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path, value, dtype):
     events = [((1, 1, i), *make_event(4, 1, i)) for i in range(2)]
-    events[1][1]["local_wire"] = np.array([1.0, 2.0, value, 4.0])
-    events[0][1]["local_wire"] = np.array([1.0, 2.0, 3.0, 4.0])
+    with np.errstate(over="ignore"):
+        events[1][1]["local_wire"] = np.array([1.0, 2.0, value, 4.0]).astype(dtype)
+    events[0][1]["local_wire"] = np.array([1.0, 2.0, 3.0, 4.0]).astype(dtype)
     write_pynuml(tmp_path / "a.h5", events)
     with EventFile(tmp_path / "a.h5") as file:
         assert file.read(0).tensors["hit_table_local_wire"].tolist() == [1, 2, 3, 4]
