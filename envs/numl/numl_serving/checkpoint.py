@@ -29,6 +29,8 @@ _TAR_MAGIC = b"ustar"
 _MAX_DEPTH = 16
 _MAX_HYPER_PARAMETERS = 100_000
 _MAX_PLAIN_TENSOR = 256
+# nugraph's have a hundredth of these bytes, and names of less than a hundred characters.
+_MAX_PICKLE, _MAX_NAME = 4 << 20, 1000
 
 # numpy has no bfloat16: its bits are read, which are the upper half of a float32.
 _DTYPES = {
@@ -88,7 +90,14 @@ def _read(archive: zipfile.ZipFile, path: Path, digest: str) -> Checkpoint:
         raise CheckpointError(
             "it was written on a big-endian machine: save it again on a little-endian one"
         )
-    unpickler = InertUnpickler(_entry(archive, f"{root}/data.pkl"))
+    program = _entry(archive, f"{root}/data.pkl")
+    # A byte of it may make an object of two hundred.
+    if len(program) > _MAX_PICKLE:
+        raise CheckpointError(
+            f"its pickle has {len(program)} bytes, at most {_MAX_PICKLE} are read: "
+            "save the state dict alone"
+        )
+    unpickler = InertUnpickler(program)
     content = unpickler.content()
     if not isinstance(content, dict):
         raise CheckpointError(
@@ -180,6 +189,12 @@ def _state(content: dict[Any, Any]) -> dict[str, LazyTensor]:
     }
     if not tensors:
         raise CheckpointError("it has no state_dict with tensors: give a checkpoint with weights")
+    # What names tell is found by patterns, whose time grows with the square of a name.
+    if (longest := max(map(len, tensors))) > _MAX_NAME:
+        raise CheckpointError(
+            f"it has a tensor with a name of {longest} characters, at most {_MAX_NAME} are read: "
+            "it is no network of nugraph's"
+        )
     return tensors
 
 

@@ -227,6 +227,18 @@ def test_a_short_pickle_takes_neither_much_memory_nor_long(tmp_path, program):
     assert re.search("no state_dict with tensors|holds a set", refusal(path))
 
 
+def test_a_long_pickle_of_small_objects_is_refused_before_it_runs(tmp_path):
+    program = b"\x80\x04(" + (5 << 20) * b"\x8f" + b"l."
+    path = rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program)
+    assert "its pickle has 5242885 bytes, at most 4194304 are read" in refusal(path)
+
+
+def test_a_name_that_patterns_would_take_hours_for_is_refused(tmp_path):
+    name = ".convs.a" + 100_000 * "__plane__b"
+    path = save({**state(), name: torch.zeros(1)}, tmp_path / "a.ckpt")
+    assert "a tensor with a name of 1000008 characters" in refusal(path)
+
+
 @pytest.mark.parametrize(
     ("size", "stride", "what"),
     [
