@@ -118,8 +118,9 @@ class GraphFile:
 
         EventFileError if its graph lacks something, or a part of it does not fit the others.
         """
-        with _whole_graph(self._where(index)):
-            tensors = MappingProxyType(self._tensors(self._graph(index), self._where(index)))
+        name = self._names[index]
+        with _whole_graph(self._where(name)):
+            tensors = MappingProxyType(self._tensors(self._graph(name), self._where(name)))
         return EventTensors(self.event_ids[index], str(self.path), tensors)
 
     def _tensors(self, graph: Mapping[str, Array], where: str) -> dict[str, Array]:
@@ -154,8 +155,9 @@ class GraphFile:
 
         EventFileError as of `read`, and for a truth that does not fit the hits.
         """
-        with _whole_graph(self._where(index)):
-            return self._truth(self._graph(index), self._where(index))
+        name = self._names[index]
+        with _whole_graph(self._where(name)):
+            return self._truth(self._graph(name), self._where(name))
 
     def _truth(self, graph: Mapping[str, Array], where: str) -> Truth:
         planes = self._planes(graph, where, truth=True)
@@ -174,8 +176,8 @@ class GraphFile:
             vertex=None if vertex is None or vertex.size != 3 else vertex.astype(float).ravel(),
         )
 
-    def _where(self, index: int) -> str:
-        return f"{self.path}: {_GRAPHS}/{self._names[index]}"
+    def _where(self, name: str) -> str:
+        return f"{self.path}: {_GRAPHS}/{name}"
 
     def _text(self, name: str) -> tuple[str, ...]:
         node = self._file.get(name)
@@ -202,20 +204,21 @@ class GraphFile:
         """Return run, subrun and event: the name says them, and reading the graph is slow."""
         if told := _NAME.fullmatch(name):
             return int(told[1]), int(told[2]), int(told[3])
-        graph = self._file[f"{_GRAPHS}/{name}"][()]
-        run, subrun, event = (int(graph[f"metadata/{n}"]) for n in ("run", "subrun", "event"))
+        graph, where = self._graph(name), self._where(name)
+        with _whole_graph(where):
+            run, subrun, event = (int(graph[f"metadata/{n}"]) for n in ("run", "subrun", "event"))
         return run, subrun, event
 
-    def _graph(self, index: int) -> dict[str, Array]:
-        where = self._where(index)
+    def _graph(self, name: str) -> dict[str, Array]:
+        where = self._where(name)
         try:
-            record = self._file[f"{_GRAPHS}/{self._names[index]}"][()]
+            node = self._file[f"{_GRAPHS}/{name}"]
+            if not isinstance(node, h5py.Dataset) or node.shape != () or not node.dtype.names:
+                raise EventFileError(f"{where} is not a graph as pynuml writes it")
+            record = node[()]
         except (OSError, RuntimeError, KeyError) as error:
             raise EventFileError(f"{where} cannot be read: {one_line(error)}") from error
-        names = getattr(record, "dtype", np.dtype(int)).names
-        if not names or np.ndim(record):
-            raise EventFileError(f"{where} is not a graph as pynuml writes it")
-        return {name: np.asarray(record[name]) for name in names}
+        return {name: np.asarray(record[name]) for name in node.dtype.names}
 
     def _planes(
         self, graph: Mapping[str, Array], where: str, *, truth: bool = False

@@ -232,3 +232,23 @@ def test_a_name_with_a_number_beyond_int64_is_not_taken_for_an_id(tmp_path):
         file.move(f"dataset/{EVENT}", f"dataset/r1_sr9_evt{10**30}")
     with open_events(path) as file, open_events(graphs("second")) as before:
         assert sorted(file.event_ids) == sorted(before.event_ids)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ([1, 2, 3], "is not a graph as pynuml writes it"),
+        (1.0, "is not a graph as pynuml writes it"),
+        (None, "is not a graph as pynuml writes it"),
+        (np.array((np.inf,), [("metadata/run", "f8")]), "is not a whole graph: cannot convert"),
+    ],
+    ids=["array", "number", "group", "infinite run"],
+)
+def test_a_file_of_something_else_is_refused_with_its_name(tmp_path, content, fault):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        if content is None:
+            file.create_group("dataset/images")
+        else:
+            file["dataset/images"] = content
+    with pytest.raises(EventFileError, match=f"other.h5: dataset/images {fault}"):
+        open_events(tmp_path / "other.h5")
