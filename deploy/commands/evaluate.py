@@ -15,6 +15,7 @@ from deploy.events.results import as_utf8
 from deploy.events.training import read_training
 from deploy.host.cli import Parser, check_picture, make_parser, run
 from deploy.host.console import Console, counted
+from deploy.host.errors import KitError
 
 
 def parser() -> Parser:
@@ -58,14 +59,22 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             progress=lambda done, every: advance(done, every, "compared"),
         )
     report = document(found, options.file, model, client.url, training)
+    undrawn: KitError | None = None
     if plot is not None and found.scores.heads:
         file = as_utf8(options.file.name)
         title = f"{model.title}, {found.split} of {file}, {report['events']:,} events"
-        write_matrices(found.scores.heads, title, plot)
+        try:
+            write_matrices(found.scores.heads, title, plot)
+        except OSError as error:  # the figures are worth more
+            cause = f"{plot} cannot be written: {error.strerror or error}"
+            undrawn = KitError(cause, "choose another --plot")
+            report |= {"ok": False, "error": undrawn.cause, "remedy": undrawn.remedy}
     if found.scores.events:
         _show(found, report, console)
     told = "failed and are not in these figures"
     show_failures(found.failures, console, answered=bool(report["events"]), told=told)
+    if undrawn is not None and console.mode != "json":
+        console.error(undrawn)
     console.answer(report)
     return 0 if report["ok"] else 1
 

@@ -113,6 +113,9 @@ def check_picture(path: Path, flag: str) -> None:
         raise DeploymentError(f"no such folder: {folder}", f"mkdir -p {quote(folder)}")
     if path.suffix != ".png" or path.is_dir():
         raise DeploymentError(f"{flag} {path}: a PNG is drawn", f"{flag} with a file called *.png")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        cause = f"{flag} {path}: this user may not write to {path.parent}"
+        raise DeploymentError(cause, f"choose another {flag}")
 
 
 def assignments(values: Sequence[str] | None, flag: str) -> dict[str, Path] | None:

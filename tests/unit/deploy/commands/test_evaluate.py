@@ -1,5 +1,6 @@
 """``numlkit evaluate`` on pynuml's own files. The transport is a fake: no server is needed."""
 
+import errno
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from deploy.client import asked
 from deploy.client.transport import ServedModel
 from deploy.commands import evaluate
-from deploy.events import client, inference
+from deploy.events import client, inference, matrices
 from deploy.events.graphs import GraphFile
 from deploy.host.errors import RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
@@ -95,6 +96,28 @@ def test_a_file_of_any_name_gets_a_picture(tmp_path, capsys, name):
     shutil.copy(GRAPHS, tmp_path / name)
     report(capsys, tmp_path / name, "--plot", tmp_path / "matrices.png")
     assert (tmp_path / "matrices.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_that_cannot_be_written_costs_no_figures(tmp_path, capsys, monkeypatch):
+    figures = report(capsys, GRAPHS)["metrics"]
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(matrices, "write_atomically", full)
+    said = f"{tmp_path / 'm.png'} cannot be written: No space left on device"
+    answer = report(capsys, GRAPHS, "--plot", tmp_path / "m.png", status=1)
+    assert (answer["ok"], answer["error"], answer["metrics"]) == (False, said, figures)
+    assert run(GRAPHS, "--plot", tmp_path / "m.png", "--quiet") == 1
+    shown = capsys.readouterr()
+    assert shown.out == (DATA / "evaluated.txt").read_text().format(file=GRAPHS)
+    assert f"error: {said}\n" in shown.err
+
+
+def test_a_picture_where_this_user_may_not_write_is_refused_at_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    answer = report(capsys, GRAPHS, "--plot", tmp_path / "m.png", status=2)
+    assert answer["error"].endswith(f"m.png: this user may not write to {tmp_path}")
 
 
 def test_the_test_split_is_evaluated_or_the_one_that_is_named(capsys):
