@@ -303,7 +303,7 @@ def _with_embedding(found: Recognised, shapes: Shapes) -> Recognised:
     """Add the instance embedding to the network, or to what it does not use."""
     patterns = found.generation.embedding
     width, hidden = (
-        shapes.get(f"{patterns[name]}.bias", (1,))[0]
+        (shapes.get(f"{patterns[name]}.bias") or (1,))[0]  # a scalar fits none
         for name in ("coordinates.start", "coordinates.hidden")
     )
     embedding = Embedding(width, hidden, 3 if "coordinates.middle" in patterns else 2)

@@ -174,3 +174,5 @@ def test_a_network_of_another_kind_is_refused_in_one_short_line():
         recognise({f"layer{i}.weight": (3, 3) for i in range(500)}, "nugraph2")
     assert len(str(caught.value)) < 1500
     assert "missing" in refusal({}, "nugraph3")
+    scalar = {"encoder.coord_net.0.bias": np.zeros((), np.float32)}
+    assert "encoder.coord_net.0.bias" in refusal(scalar, "nugraph3")
