@@ -21,8 +21,8 @@ Normalisation = dict[str, PlaneNormalisation]
 _HDF5_START = b"\x89HDF\r\n\x1a\n"
 # What reading a file of another kind raises.
 _NOT_IT = (
-    *(AttributeError, EOFError, KeyError, MemoryError, RecursionError, TypeError, ValueError),
-    zipfile.BadZipFile,
+    *(AttributeError, EOFError, KeyError, MemoryError, OverflowError, RecursionError, TypeError),
+    *(ValueError, zipfile.BadZipFile),
 )
 _NAME_LISTS = ("planes", "semantic_classes", "event_classes")
 

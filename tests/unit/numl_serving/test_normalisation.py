@@ -74,11 +74,11 @@ def test_a_checkpoint_whose_norm_is_something_else_has_none(value, tmp_path):
         import_checkpoint(request)
 
 
-@pytest.mark.parametrize("name", ["planes", "planes/u"])
-def test_a_processed_file_with_names_of_another_form_is_refused(name, tmp_path):
+@pytest.mark.parametrize(("name", "value"), [("planes", 1), ("planes/u", 1), ("gen", np.inf)])
+def test_a_processed_file_with_metadata_of_another_form_is_refused(name, value, tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        file[name] = 1
+        file[name] = value
     with pytest.raises(ModelFilesError, match="holds no metadata"):
         read_metadata(path)
 
