@@ -210,8 +210,8 @@ def _legend(
     ]
     entries.append(("noise (filter < 0.5)", _NOISE, int(labels.noise.sum())))
     handles = [
-        Line2D([], [], linestyle="", marker="o", markersize=9, color=colour, label=f"{name} {n:,}")
-        for name, colour, n in entries
+        Line2D([], [], linestyle="", marker="o", markersize=9, color=colour, label=f"{n:,}")
+        for _, colour, n in entries
     ]
     legend = figure.legend(
         handles=handles,
@@ -223,6 +223,8 @@ def _legend(
         handletextpad=0.1,
         columnspacing=1.5,
     )
-    for text, (_, _, count) in zip(legend.get_texts(), entries, strict=True):
+    for text, (name, _, count) in zip(legend.get_texts(), entries, strict=True):
+        # Here: matplotlib before 3.10 leaves out labels that begin with an underscore.
+        text.set(text=f"{name} {count:,}", parse_math=False)
         # A class without hits stays, so that the legends of many events can be compared.
         text.set_color(_INK if count else "#aaaaaa")

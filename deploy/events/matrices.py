@@ -53,8 +53,8 @@ def _draw_matrix(axes: Axes, head: Head, axis: int, title: str) -> None:
         text = f"{100 * share:.0f}" if whole.ravel()[row if axis else column] else "-"
         axes.text(column, row, text, ha="center", va="center", fontsize=9, color=colour)
     places = range(len(head.classes))
-    axes.set_xticks(places, head.classes, rotation=45, ha="right")
-    axes.set_yticks(places, head.classes)
+    axes.set_xticks(places, head.classes, rotation=45, ha="right", parse_math=False)
+    axes.set_yticks(places, head.classes, parse_math=False)
     axes.set_xlabel("class given")
     axes.set_ylabel("true class")
     axes.set_title(f"{title}, %", fontsize=10.5, loc="left", color=_INK)

@@ -14,6 +14,8 @@ from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels
 from deploy.events.display import colours, draw, marker_size, write_display
 from deploy.events.files import EventTensors
+from deploy.events.matrices import write_matrices
+from deploy.events.scores import Head
 
 STANDARD = ("pion", "muon", "kaon", "hadron", "shower", "michel", "diffuse")
 SIMPLE = ("MIP", "HIP", "shower", "michel", "diffuse")
@@ -80,6 +82,16 @@ def test_the_name_of_the_weights_is_no_formula(tmp_path):
     model = replace(served(), parameters={"weights": "$A_$.ckpt"})
     write_display(make_labels(3), tmp_path / "event.png", model)
     assert (tmp_path / "event.png").exists()
+
+
+def test_names_of_classes_are_drawn_as_they_are(tmp_path):
+    names = ("_other", "$A_$", "$x$", *STANDARD[3:])
+    labels = make_labels(30)
+    text = texts(labels, names)
+    assert all(f"{name} " in text for name in names)
+    write_display(labels, tmp_path / "event.png", served(names))
+    head = Head(names, np.eye(7, dtype=np.int64))
+    write_matrices({"semantic": head}, "title", tmp_path / "matrices.png")
 
 
 def test_every_hit_is_drawn_once_in_its_colour():
