@@ -64,11 +64,24 @@ def group(
 def _id_columns(table: Table, start: int, stop: int) -> list[NDArray[Any]]:
     """Return run, subrun and event of these rows; zeros for those that the table lacks."""
     return [
-        table.columns[name].read(start, stop)
+        _whole_numbers(table, name, start, stop)
         if name in table.columns
         else np.zeros(stop - start, dtype=np.int64)
         for name in EVENT_ID
     ]
+
+
+def _whole_numbers(table: Table, name: str, start: int, stop: int) -> NDArray[Any]:
+    """Return these rows of a part of the ids; EventFileError for NaN and fractions."""
+    values = table.columns[name].read(start, stop)
+    if values.dtype.kind == "f":
+        exact = values.astype(np.float64)
+        bad = ~(np.abs(exact) < 2.0**63) | (exact != np.floor(exact))
+        if bad.any():
+            row = int(np.argmax(bad))
+            cause = f"{table.where}: {name} is {values[row]} in row {start + row}"
+            raise EventFileError(f"{cause}: ids are whole numbers of 64 bits")
+    return values
 
 
 def _ids(columns: Sequence[NDArray[Any]]) -> NDArray[np.int64]:

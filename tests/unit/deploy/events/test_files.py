@@ -269,6 +269,23 @@ def test_a_value_that_is_no_int32_fails_that_event_only(tmp_path, value, dtype):
             file.read(1)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.5, 2.0**63])
+@pytest.mark.parametrize("table", ["event_table", "hit_table"])
+def test_an_id_that_is_no_whole_number_is_refused(tmp_path, table, value):
+    path = tmp_path / "a.h5"
+    write_pynuml(path, [((1, 1, i), *make_event(4, 2, i)) for i in range(2)], sequence=False)
+    with h5py.File(path, "r+") as file:
+        ids = file[f"{table}/event_id"][()].astype(float)
+        del file[f"{table}/event_id"]
+        file[f"{table}/event_id"] = ids
+    with EventFile(path) as events:
+        assert events.event_ids == ((1, 1, 0), (1, 1, 1))
+    with h5py.File(path, "r+") as file:
+        file[f"{table}/event_id"][1, 2] = value
+    with pytest.raises(EventFileError, match=re.escape(f"{table}: event is {value} in row 1: ids")):
+        EventFile(path)
+
+
 def test_a_missing_spacepoint_hit_means_no_hit(tmp_path):
     hits, spacepoints = make_event(4, 2)
     spacepoints["hit_id"] = np.array([[0, np.nan, 1], [2, 3, np.nan]])
