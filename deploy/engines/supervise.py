@@ -44,6 +44,7 @@ HEAL_S = 30.0
 RETIRE_S = 15.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+_LAST_WORDS = 2000  # a crash, and nothing of the start
 
 log = logging.getLogger("numlkit.supervisor")
 
@@ -207,7 +208,7 @@ class Supervisor:
                     self._write_state()
             try:
                 if not server.alive():
-                    log.warning("the server died; the end of its log: %s", server.output()[-300:])
+                    log.warning("the server died: %s", _why(server.output()))
                     self._replace()
                 elif excess is not None:
                     log.warning("the server %s: restarting it", excess)
@@ -369,3 +370,11 @@ class Supervisor:
             self._unwritten = True
         else:
             self._unwritten = False
+
+
+def _why(said: str) -> str:
+    """Return why a server died, given its log: what the table of failures knows, or the end."""
+    known = diagnose(said[-_LAST_WORDS:])
+    if known is None:
+        return f"the end of its log: {said[-300:]}"
+    return f"{known.cause}; {known.remedy}"

@@ -102,6 +102,12 @@ TRITON: tuple[Row, ...] = (
      "Triton crashed on a lock in its shared memory, which happens at random "
      "(triton-inference-server/server issue 8882)",
      "run the command again"),
+    # Seen with 24.10, as is the second line; which releases have it, says issue 7368 there.
+    (r"Signal \(11\) received\.(?:\n *\d+# .*)*?\n *\d+# pthread_mutex_lock in "
+     r"|The futex facility returned an unexpected error code",
+     "Triton crashed on a request that its client gave up just as it was answered "
+     "(triton-inference-server/server issue 7368)",
+     "give clients deadlines that answers keep, or use Triton 25.04 or later (--triton)"),
     # What C++ says where it cannot start a thread.
     (r"what\(\): +Resource temporarily unavailable",
      "the system refuses the server or a model another thread, which counts as a process",

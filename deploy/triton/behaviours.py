@@ -33,6 +33,13 @@ NUMPY_2 = Behaviour(
     "environments with numpy 2 are accepted",
     "python_backend, pull request 371: pybind11 2.12",
 )
+CANCELLED = Behaviour(
+    "25.04",
+    (2, 57),
+    "a request that its client gives up just as it is answered no longer crashes the server",
+    "the supervisor's log names this cause; see [load](load.md#deadlines)",
+    "server, pull requests 7840 and 8078; the crash seen on 24.10",
+)
 HTTP_SIZE = Behaviour(
     "25.06",
     (2, 59),
@@ -100,7 +107,7 @@ STRICT_ARCHIVES = Behaviour(
     "python_backend, src/pb_env.cc",
 )
 BEHAVIOURS = (
-    *(NUMPY_2, HTTP_SIZE, NO_ACTIVATE, DEAD_STUB, HISTOGRAMS),
+    *(NUMPY_2, CANCELLED, HTTP_SIZE, NO_ACTIVATE, DEAD_STUB, HISTOGRAMS),
     *(EXACT_SIZES, IS_READY, CLIENT_SHM, CRAFTED_HTTP, STRICT_ARCHIVES),
 )
 

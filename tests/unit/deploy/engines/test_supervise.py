@@ -342,6 +342,26 @@ def test_a_server_that_leaves_several_questions_in_a_row_unanswered_is_killed_an
     assert server.stopped
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "The futex facility returned an unexpected error code.\nSignal (6) received.",
+            "Triton crashed on a request that its client gave up just as it was answered "
+            "(triton-inference-server/server issue 7368); give clients deadlines that answers "
+            "keep, or use Triton 25.04 or later (--triton)",
+        ),
+        ("I am gone", "the end of its log: I am gone\n"),
+    ],
+)
+def test_why_a_server_died_is_logged(run, caplog, monkeypatch, words, told):
+    [server] = run.servers
+    server.say(words)
+    monkeypatch.setattr(server, "alive", lambda: False)
+    run.until_restarted()
+    assert f"the server died: {told}" in caplog.messages
+
+
 def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run):
     [server], before = run.servers, run.version.stat().st_mtime_ns
     os.kill(server.own[0].process.pid, signal.SIGSTOP)

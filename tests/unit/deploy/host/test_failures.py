@@ -41,6 +41,12 @@ TRITON: Words = [
     ("Signal (11) received.\n 0# 0x55 in tritonserver\n 1# 0x7f in "
      "/opt/tritonserver/backends/python/libtriton_python.so\n",
      "the server crashed in its Python backend, as it does when a stub is of another release"),
+    ("Signal (11) received.\n 0# 0x000056093C52752D in /triton/bin/tritonserver\n"
+     " 1# 0x00007FAA9545A050 in /lib/x86_64-linux-gnu/libc.so.6\n"
+     " 2# pthread_mutex_lock in /lib/x86_64-linux-gnu/libc.so.6\n"
+     " 3# 0x000056093C58AE5B in /triton/bin/tritonserver\n",
+     "Triton crashed on a request that its client gave up just as it was answered "
+     "(triton-inference-server/server issue 7368)"),
     ("terminate called after throwing an instance of 'std::system_error'\n"
      "  what():  Resource temporarily unavailable\n",
      "the system refuses the server or a model another thread, which counts as a process"),
