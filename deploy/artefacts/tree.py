@@ -165,11 +165,11 @@ class Tree:
 class _Member(tarfile.TarInfo):
     """A member of a layer; tarfile holds what a long name or a pax header has in memory."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
-        found = super().frombuf(buf, encoding, errors)
-        if found.type in _HEADERS and found.size > _SMALL:
-            raise tarfile.ReadError(f"a header has {found.size} bytes")
+    # Where tarfile lets subclasses step in; frombuf is passed over by that of Debian 12, for one.
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > _SMALL:
+            raise tarfile.ReadError(f"a header has {self.size} bytes")
+        found: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
         return found
 
 
