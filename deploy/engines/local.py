@@ -28,6 +28,7 @@ from deploy.environment.check import check_models_answer
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.interpreter import version_of
 from deploy.environment.private_python import ensure_private_python
+from deploy.host.command_line import quote
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, KitError
 from deploy.host.finding import Finding, Level, ok, wrong
@@ -260,14 +261,14 @@ def check_stub_fits(environment: Environment, distribution: TritonDistribution) 
     elif not found.startswith(f"{wanted}."):
         problem = f"has Python {found}; the stub is built for {wanted}"
     if problem is not None:
-        remedy = f"rm -r {folder}, and run the command again"
+        remedy = f"rm -r {quote(str(folder))}, and run the command again"
         raise EnvironmentSetupError(f"execution environment {folder} {problem}", remedy)
 
 
 def _check_whole(triton: TritonDistribution) -> None:
     for path in (triton.executable, triton.stub):
         if not os.access(path, os.X_OK):
-            remedy = f"rm -r {triton.root}, then numlkit prepare to unpack it again"
+            remedy = f"rm -r {quote(str(triton.root))}, then numlkit prepare to unpack it again"
             raise EnvironmentSetupError(f"{path} is missing or not executable", remedy)
 
 

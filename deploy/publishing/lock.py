@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, ValidationError
 
 from deploy.deployment.state import ProcessId
+from deploy.host.command_line import quote
 from deploy.host.errors import PublishError
 from deploy.host.files import read_most
 
@@ -82,7 +83,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         who = f"process {there.pid} on {there.host}, since {there.since}" if there else "someone"
         raise PublishError(
             f"{folder} is being changed by {who}",
-            f"wait until it has finished; if it was killed: rm {lock}",
+            f"wait until it has finished; if it was killed: rm {quote(str(lock))}",
         )
     try:
         # Whoever was killed while it took a dead one's lock away has left it aside.
