@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
 import time
 from collections import Counter
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 
 from deploy.client.endpoint import Endpoint
@@ -70,20 +68,6 @@ def test_what_exceeds_the_queue_is_refused_at_once_and_the_rest_is_answered(url)
     assert set(told) == {("OK", ""), ("UNAVAILABLE", f"[request id: <id_unknown>] {FULL}")}
     assert told["OK", ""] >= QUEUE
     assert send(url, events(url, 10))[0][1] == "OK"
-
-
-def test_the_threads_that_read_requests_give_way_to_those_that_compute(kit, url):
-    server = psutil.Process(kit.noted("bounded")["server"]["pid"])
-
-    def times() -> Counter[int]:
-        return Counter({thread.id: thread.user_time for thread in server.threads()})
-
-    before = times()
-    for _ in range(5):
-        send(url, events(url, 1300) * AT_ONCE)
-    (busiest, _), *_ = (times() - before).most_common(1)
-    assert os.getpriority(os.PRIO_PROCESS, busiest) > server.nice()
-    assert {stub.nice() for stub in server.children()} == {server.nice()}
 
 
 def test_a_burst_is_answered_about_as_fast_as_the_requests_of_clients_that_wait(url):

@@ -15,11 +15,6 @@ from pathlib import Path
 STUB = "triton_python_backend_stub"
 
 
-def is_stub(executable: Path = Path("/proc/self/exe")) -> bool:
-    """Return whether this process is one that Triton runs a model in."""
-    return executable.readlink().name == STUB
-
-
 def close_inherited_connections(executable: Path = Path("/proc/self/exe")) -> int:
     """Close the TCP sockets that a stub has from its server; return how many there were.
 
@@ -27,7 +22,7 @@ def close_inherited_connections(executable: Path = Path("/proc/self/exe")) -> in
     its model is initialised. Other sockets, and the first three files, are left alone; so is
     everything in a process that is no stub.
     """
-    if not is_stub(executable):
+    if executable.readlink().name != STUB:
         return 0
     closed = 0
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - the names are numbers

@@ -27,8 +27,7 @@ class Startup:
     """
 
     def __init__(self) -> None:
-        parent, process = parent_and_start("self")
-        _, server = parent_and_start(str(parent))
+        server, process = _started(os.getppid()), _started(os.getpid())
         self._ends = [
             ("server", server),
             ("process", process),
@@ -50,12 +49,8 @@ class Startup:
         return f"ready {times[-1] - times[0]:.2f} s after its server's start: {', '.join(phases)}"
 
 
-def parent_and_start(process: str) -> tuple[int, float]:
-    """Return the parent of a process, or of a thread ``PID/task/TID``, and when it started.
-
-    OSError if it has ended.
-    """
-    content = Path(f"/proc/{process}/stat").read_bytes()
+def _started(pid: int) -> float:
+    content = Path(f"/proc/{pid}/stat").read_bytes()
     # The second field, the program's name in brackets, may hold any bytes, brackets too.
-    fields = content.rpartition(b")")[2].split()
-    return int(fields[1]), int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    ticks = int(content.rpartition(b")")[2].split()[19])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -54,7 +54,6 @@ from numl_serving.event import Event, check_size
 from numl_serving.inherited import close_inherited_connections
 from numl_serving.metrics import Metrics
 from numl_serving.native import guard_arrays
-from numl_serving.priority import lower_endpoints
 from numl_serving.runtime import CPU, Runtime
 from numl_serving.startup import Startup
 
@@ -112,16 +111,12 @@ class TritonPythonModel:
                 most_waiting=parameters.most_waiting,
             )
         self._longest_wait_s = parameters.longest_wait_s or math.inf
-        self._has_served = False
         startup.end("warm-up")
         self._pb.Logger.log_info(f"{args['model_instance_name']} {startup}")
 
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer requests, or hand them to the worker and return None."""
         if self._worker is None:
-            if not self._has_served:  # before, the server has no endpoints
-                self._has_served = True
-                lower_endpoints()
             return self._responses(requests)
         for request in requests:
             now = time.monotonic()
