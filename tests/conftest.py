@@ -7,6 +7,7 @@ holds weights and an event of an experiment, which are not this repository's to 
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if FOLDER is None and wanting:
         items[:] = [item for item in items if item not in wanting]
         config.hook.pytest_deselected(items=wanting)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, object]:
+    """Show with a failure what the supervisors of its servers saw: one may have died."""
+    report = yield
+    kit = getattr(item, "funcargs", {}).get("kit")
+    if report.failed and kit is not None:
+        for log in sorted(kit.folder("*").parent.glob("*/supervisor.log")):
+            said = log.read_text(errors="replace")[-3000:]
+            report.sections.append((f"supervisor of {log.parent.name}", said))
+    return report
 
 
 def pytest_report_header() -> str:
