@@ -170,7 +170,8 @@ def read_record(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
-        raise ClientError(f"{path}: not a record of this kit", "remove it") from None
+        remedy = "remove it if infer --into wrote it, or name another folder"
+        raise ClientError(f"{path}: not a record of this kit", remedy) from None
 
 
 def weights_of(model: ServedModel) -> str:

@@ -334,3 +334,10 @@ def test_only_whole_results_of_one_model_are_merged(files, tmp_path):
     with pytest.raises(ClientError, match="are missing"):
         merge(out, tmp_path / "all.h5")
     assert not (tmp_path / "all.h5").exists()
+
+
+def test_a_file_that_is_no_record_is_not_simply_to_be_removed(tmp_path):
+    (tmp_path / "published.json").write_text('{"format": 2}\n')  # a folder of releases
+    with pytest.raises(ClientError, match=r"published\.json: not a record of this kit") as caught:
+        merge(tmp_path, tmp_path / "all.h5")
+    assert caught.value.remedy == "remove it if infer --into wrote it, or name another folder"
