@@ -92,9 +92,11 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     kit = getattr(item, "funcargs", {}).get("kit")
     if report.failed and kit is not None:
-        for log in sorted(kit.folder("*").parent.glob("*/supervisor.log")):
-            said = log.read_text(errors="replace")[-3000:]
-            report.sections.append((f"supervisor of {log.parent.name}", said))
+        for name in dict.fromkeys(kit.names):
+            log = kit.folder(name) / "supervisor.log"
+            if log.exists():
+                said = log.read_text(errors="replace")[-3000:]
+                report.sections.append((f"supervisor of {name}", said))
     return report
 
 

@@ -4,11 +4,9 @@ Links are followed in the tree alone, never on this host, and what climbs out of
 Whiteouts: https://github.com/opencontainers/image-spec/blob/main/layer.md
 """
 
-import gzip
 import posixpath
 import shutil
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from deploy.artefacts.layers import Layer
-from deploy.environment.tars import unzipped
+from deploy.host.archives import DAMAGED, unzipped
 from deploy.host.errors import BuildError
 
 _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
@@ -181,8 +179,7 @@ def members(
     try:
         with tarfile.open(fileobj=unzipped(stream), mode="r|*", tarinfo=_Member) as tar:
             yield ((member, split(member.name, layer), tar) for member in tar)
-    # The last is of a sparse file's map.
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+    except DAMAGED as error:
         remedy = "docker pull it, docker save it, and name that file"
         raise _refused(layer, f"cannot be read as tar or tar.gz: {error}", remedy) from None
 

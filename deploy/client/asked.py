@@ -14,7 +14,7 @@ from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
-from deploy.host.command_line import Parser, as_seconds, count_to
+from deploy.host.command_line import Parser, as_name, as_seconds, count_to
 from deploy.host.errors import (
     ClientError,
     DeploymentError,
@@ -32,7 +32,7 @@ def add_server_options(flags: Parser) -> None:
     server = flags.add_mutually_exclusive_group()
     where = "[http|https|grpc|grpcs://]host[:port] (default: the running deployment)"
     server.add_argument("--url", action="append", help=f"{where}; repeat it for several servers")
-    server.add_argument("--name", help="the deployment to ask, if several are running")
+    server.add_argument("--name", type=as_name, help="the deployment to ask, if several run")
     add_servers_option(server)
     add("--protocol", choices=("http", "grpc"), help="for a URL without a scheme (default: http)")
     add(

@@ -29,7 +29,7 @@ def parser() -> Parser:
 
 def _down(options: argparse.Namespace, console: Console) -> int:
     end_in_order(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    names = {DEFAULT_NAME if options.name is None else options.name}
+    names = {options.name or DEFAULT_NAME}
     if options.all:
         if options.name is not None:
             raise DeploymentError("--name and --all both choose what is stopped: leave one out")
@@ -74,7 +74,7 @@ def _stop(name: str, console: Console) -> bool:
         with console.step(f"stop {name}"):
             engine_named(state.engine).stop(folder, state)
     elif starter is None:
-        if name != DEFAULT_NAME and not folder.log.exists():
+        if name != DEFAULT_NAME and not folder.path.exists():
             folder.require_state()  # a mistyped name: the message lists those there are
         # Stopping twice is not an error.
         console.say(f"deployment {name} is not running")

@@ -21,7 +21,7 @@ from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
 from deploy.events.files import EventFile
 from deploy.host.cli import Parser, check_picture, make_parser, run
-from deploy.host.command_line import as_seconds, count_to
+from deploy.host.command_line import as_name, as_seconds, count_to
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, NotRunningError
 
@@ -44,7 +44,7 @@ def parser() -> Parser:
     )
     server = flags.add_mutually_exclusive_group()
     server.add_argument("--url", help="grpc[s]://HOST[:PORT] (default: the running deployment)")
-    server.add_argument("--name", help="the deployment to load, if several are running")
+    server.add_argument("--name", type=as_name, help="the deployment to load, if several run")
     add_tls_options(flags)
     add("--model", default="nugraph3", help="the model to ask (default: %(default)s)")
     add(

@@ -91,7 +91,7 @@ def _smoke(options: argparse.Namespace, console: Console) -> int:
 
 
 def _deployment(options: argparse.Namespace) -> tuple[DeploymentFolder, DeploymentState]:
-    folder = DeploymentFolder(DEFAULT_NAME if options.name is None else options.name)
+    folder = DeploymentFolder(options.name or DEFAULT_NAME)
     return folder, folder.require_state()
 
 

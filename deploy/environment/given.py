@@ -4,13 +4,11 @@ Triton looks at it only when it loads a model, says little or nothing about what
 one archive that it cannot unpack it fails on all others too.
 """
 
-import gzip
 import hashlib
 import json
 import re
 import shutil
 import tarfile
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from deploy.environment.environment import MARKER, Environment
-from deploy.environment.tars import GZIP, unzipped
+from deploy.host.archives import DAMAGED, GZIP, unzipped
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, marks_of
@@ -169,7 +167,7 @@ def _look_into_archive(path: Path, folder: Path, kept: Path) -> GivenEnvironment
                         digest = _digest(content.read())
             while plain.read(_CHUNK):  # the checksum comes last
                 pass
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
+    except DAMAGED as error:
         cause = f"execution environment {path} is cut off or damaged: {error}"
         raise EnvironmentSetupError(cause, "copy or pack it again and compare its sha256") from None
     return _facts(path, names, libraries, packed=True, digest=digest, unpacked_bytes=size)

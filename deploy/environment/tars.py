@@ -1,13 +1,12 @@
 """Tar archives whose bytes depend only on the names, modes and contents of their files."""
 
-import gzip
-import io
 import os
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from io import IOBase
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import IO, cast
+from typing import IO
 
 from conda_pack import CondaEnv, CondaPackException
 from conda_pack.core import Packer
@@ -20,21 +19,8 @@ from deploy.host.errors import BuildError
 # same content has the same digest, whichever commit it was built from.
 CONTENT_EPOCH = 315532800  # 1980-01-01
 
-GZIP = b"\x1f\x8b"
-"""What gzip begins with."""
 _CHUNK = 1 << 20
 _END = bytes(2 * tarfile.BLOCKSIZE)
-
-
-def unzipped(stream: IO[bytes]) -> IO[bytes]:
-    """Return a stream of what another one has, or, if that is gzip, of what is packed in it.
-
-    All of its parts are read, of which eStargz has many, and their checksums compared. By itself
-    tarfile reads the first part alone, and compares nothing.
-    """
-    plain = io.BufferedReader(cast(io.RawIOBase, stream))
-    is_zipped = plain.peek(len(GZIP))[: len(GZIP)] == GZIP
-    return cast(IO[bytes], gzip.GzipFile(fileobj=plain) if is_zipped else plain)
 
 
 def tar_chunks(folder: Path, *, root: str = "") -> Iterator[bytes]:
@@ -57,7 +43,7 @@ def write_tar(folder: Path, out: Path, *, root: str) -> None:
 
 
 def write_prefix(
-    stream: IO[bytes] | io.IOBase,
+    stream: IO[bytes] | IOBase,
     prefix: Path,
     *,
     root: str = "",
@@ -92,7 +78,7 @@ class _Archive(ArchiveBase):  # type: ignore[misc]
 
     def __init__(
         self,
-        stream: IO[bytes] | io.IOBase,
+        stream: IO[bytes] | IOBase,
         root: str,
         epoch: int,
         wanted: Callable[[str], bool],

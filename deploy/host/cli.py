@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from deploy.host.command_line import INTERRUPTED as INTERRUPTED
 from deploy.host.command_line import Parser as Parser
-from deploy.host.command_line import quote
+from deploy.host.command_line import as_name, quote
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, Ended, KitError
 from deploy.host.paths import DEFAULT_NAME, cache_folder, state_folder
@@ -22,9 +22,8 @@ Command = Callable[[argparse.Namespace, Console], int]
 def make_parser(command: str, description: str, *, deployment: bool = True) -> Parser:
     parser = Parser(prog=f"numlkit {command}", description=description)
     if deployment:
-        parser.add_argument(
-            "--name", default=DEFAULT_NAME, help=f"the deployment's name (default: {DEFAULT_NAME})"
-        )
+        name = f"the deployment's name (default: {DEFAULT_NAME})"
+        parser.add_argument("--name", type=as_name, default=DEFAULT_NAME, help=name)
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON document")
     output.add_argument("--quiet", action="store_true", help="print no progress, only the result")

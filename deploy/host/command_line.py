@@ -27,6 +27,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}\n  try: {self.prog} --help\n")
 
 
+def as_name(text: str) -> str:
+    """Return a deployment's name, which is not empty, as of a script's variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name names no deployment")
+    return text
+
+
 def as_seconds(text: str) -> float:
     try:
         value = float(text)

@@ -1,5 +1,8 @@
 """The folder that names servers; ``tests/registries.py`` has its rules as files."""
 
+import os
+import time
+
 import pytest
 
 from deploy.client.registry import Registry
@@ -26,3 +29,16 @@ def test_a_folder_that_names_none_is_told(tmp_path, kind):
         f"{folder} names no server{why}",
         f"numlkit status with the --name of their numlkit up shows {shown}",
     )
+
+
+def test_a_server_that_has_died_is_not_named(tmp_path):
+    registry = Registry(tmp_path / "servers")
+    with pytest.raises(ClientError, match="names no server"):
+        registry.urls()
+    dead, alive = registry.enter("grpc://dead:1"), registry.enter("grpc://alive:1")
+    (registry.folder / "notes.json").write_text("[]")
+    long_ago = time.time() - 600
+    for entry in (dead, alive):
+        os.utime(registry.folder / f"{entry.name}.json", (long_ago, long_ago))
+    registry.stay(alive)
+    assert registry.urls() == ("grpc://alive:1",)

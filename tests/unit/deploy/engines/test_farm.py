@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,7 @@ from deploy.host.batch.htcondor import HTCondor
 from deploy.host.batch.jobs import BatchSystem, Job, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
-from deploy.host.errors import ClientError, KitError
+from deploy.host.errors import KitError
 from deploy.host.files import unless_locked
 from tests.programs import write_program
 from tests.unit.deploy.commands.running import ENDING
@@ -368,19 +367,6 @@ def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):
     assert farm_server.main(["farm", "0"]) == 0
     assert seen == ["grpc://node7:9001"]
     assert farm.registry.entries() == []
-
-
-def test_a_server_that_has_died_is_not_named(tmp_path):
-    registry = Registry(tmp_path / "servers")
-    with pytest.raises(ClientError, match="names no server"):
-        registry.urls()
-    dead, alive = registry.enter("grpc://dead:1"), registry.enter("grpc://alive:1")
-    (registry.folder / "notes.json").write_text("[]")
-    long_ago = time.time() - 600
-    for entry in (dead, alive):
-        os.utime(registry.folder / f"{entry.name}.json", (long_ago, long_ago))
-    registry.stay(alive)
-    assert registry.urls() == ("grpc://alive:1",)
 
 
 @pytest.mark.parametrize(
