@@ -1,6 +1,6 @@
 """The models and the events for which answers are compared with nugraph's own."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from checkpoint_files import architecture, model24, recognised, served
+from edge_orders import ORDERS, reordered
 from hypothesis import strategies as st
 from numl_bench.reference24 import Reference24
 from numl_bench.reference24 import answer as nugraph24
@@ -174,12 +175,15 @@ def trained24(kind: str) -> tuple[Mapping[str, torch.Tensor], Mapping[str, NDArr
     return state, recognised(found, architecture(kind)).weights(found)
 
 
-def exact_and_single(case: Case, seed: int, event: Event) -> tuple[Answer, Answer]:
-    """Return nugraph's own answers in float64 and in float32."""
+def exact_and_rounded(case: Case, seed: int, event: Event) -> tuple[Answer, Iterator[Answer]]:
+    """Return nugraph's own answer in float64, and those in float32, each of another rounding."""
     exact, single = (reference(case, seed, dtype) for dtype in (torch.float64, torch.float32))
     graph = exact.preprocess(event.tensors())  # its numbers are those of float32
     rounded = graph.clone().apply(lambda each: each.float() if each.is_floating_point() else each)
-    return exact.network(graph, gradients=False), single.network(rounded, gradients=False)
+    answers = (
+        single.network(reordered(rounded, order), gradients=False) for order in range(ORDERS)
+    )
+    return exact.network(graph, gradients=False), answers
 
 
 # ---- nugraph 25.4

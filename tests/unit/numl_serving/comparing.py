@@ -1,13 +1,13 @@
 """Compare answers entry by entry."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-RANDOM = 15
-"""How many times nugraph's own error is allowed with random weights; 5.9 were seen."""
+RANDOM = 6
+"""How many times nugraph's own error is allowed with random weights."""
 
 
 def differences(
@@ -49,7 +49,7 @@ def largest_error(wanted: NDArray[Any], given: NDArray[Any]) -> float:
 
 def assert_as_near_as_nugraph(
     exact: Mapping[str, NDArray[Any]],
-    single: Mapping[str, NDArray[Any]],
+    rounded: Iterable[Mapping[str, NDArray[Any]]],
     actual: Mapping[str, NDArray[Any]],
     factor: float = 1,
 ) -> None:
@@ -57,21 +57,42 @@ def assert_as_near_as_nugraph(
 
     It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the worst
     plane of the head. Random weights, and few steps of training, make much of a rounding, now of
-    one's, now of the other's: they need a factor of 15, and 5 for the outputs' median.
+    one's, now of the other's: they need a factor, and 5 for the outputs' median.
+
+    Where nugraph answers several times, each rounded otherwise, its worst answer counts: the three
+    numbers of a vertex can all be right by luck. The first is mostly enough, and the others are
+    not asked for then.
     """
     assert exact.keys() <= actual.keys()
     off: dict[str, float] = {}
+    theirs = 0.0
+    found = ["nugraph gave no answer"]
+    for single in rounded:
+        errors = {name: largest_error(wanted, single[name]) for name, wanted in exact.items()}
+        for name, error in errors.items():
+            off[_head(name)] = max(off.get(_head(name), 0.0), error)
+        theirs = max(theirs, float(np.median(list(errors.values()))))
+        found = _beyond(exact, actual, {head: factor * each for head, each in off.items()}, theirs)
+        if not found:
+            break
+    assert found == []
+
+
+def _beyond(
+    exact: Mapping[str, NDArray[Any]],
+    actual: Mapping[str, NDArray[Any]],
+    allowed: Mapping[str, float],
+    median: float,
+) -> list[str]:
+    """Say where an answer is off more than its head may be, or in the median five times as much."""
+    found = []
     for name, wanted in exact.items():
-        head = _head(name)
-        off[head] = max(off.get(head, 0.0), largest_error(wanted, single[name]))
-    for name, wanted in exact.items():
-        tolerance = max(1e-5, factor * off[_head(name)])
-        assert differences({name: wanted}, {name: actual[name]}, tolerance) == []
-    theirs, ours = (
-        np.median([largest_error(wanted, each[name]) for name, wanted in exact.items()])
-        for each in (single, actual)
-    )
-    assert ours < max(1e-5, 5 * theirs)
+        tolerance = max(1e-5, allowed[_head(name)])
+        found += differences({name: wanted}, {name: actual[name]}, tolerance)
+    ours = np.median([largest_error(wanted, actual[name]) for name, wanted in exact.items()])
+    if not ours < max(1e-5, 5 * median):
+        found.append(f"the outputs' median is off by {ours:.1e}, nugraph's by {median:.1e}")
+    return found
 
 
 def _head(output: str) -> str:

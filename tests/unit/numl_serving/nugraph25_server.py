@@ -26,6 +26,7 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pytorch_lightning as lightning  # noqa: E402
 import torch  # noqa: E402
+from edge_orders import reordered  # noqa: E402
 from nugraph.models import NuGraph2, NuGraph3  # noqa: E402
 from numl_bench.reference25 import nugraph_model  # noqa: E402
 from numl_demo.graphs import POSITION_SCALE, Columns, scale_positions  # noqa: E402
@@ -127,15 +128,15 @@ def load(folder: str) -> int:
 
 
 def answer(
-    model: int, tables: Tables, doubles: Sequence[bool], graph: Any
+    model: int, tables: Tables, doubles: Sequence[bool], order: int, graph: Any
 ) -> list[dict[str, np.ndarray[Any, Any]]]:
-    """Run a model on an event, in float64 or float32 each time.
+    """Run a model on an event, its edges in an order, in float64 or float32 each time.
 
     Returns arrays by output name, rows of a plane as in the table.
     """
     network = _MODELS[model].eval()
     planes = network.hparams["planes"]
-    data = transformed(type(network), _graph(tables, planes, **graph), planes)
+    data = reordered(transformed(type(network), _graph(tables, planes, **graph), planes), order)
     return [_answer(network, data.clone(), planes, double) for double in doubles]
 
 

@@ -10,13 +10,15 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from edge_orders import ORDERS
 from numl_demo.graphs import COLUMNS
 from numl_demo.simulate import SimulatedEvent
 from numl_serving.event import Event
@@ -120,18 +122,24 @@ class Model25:
             source=Source("model.ckpt", "0" * 64),
         )
 
-    def answer(self, event: Event, *, double: bool = True) -> Arrays:
-        """Answer an event in float64 or float32; returns arrays by output name."""
-        return self._answers(event, double)[0]
+    def answer(self, event: Event) -> Arrays:
+        """Answer an event in float64; returns arrays by output name."""
+        return self._answers(event, True)[0]
 
-    def exact_and_single(self, event: Event) -> list[Arrays]:
-        """Answer an event in float64 and in float32, from one graph."""
-        return self._answers(event, True, False)
+    def exact_and_rounded(self, event: Event) -> tuple[Arrays, Iterator[Arrays]]:
+        """Answer an event in float64, and in float32, each time rounded otherwise."""
+        exact, single = self._answers(event, True, False)
+        others = (self._answers(event, False, order=order)[0] for order in range(1, ORDERS))
+        return exact, chain([single], others)
 
-    def _answers(self, event: Event, *doubles: bool) -> list[Arrays]:
-        graph, tables = self.layout.graph(), event_tables(event)
+    def _answers(self, event: Event, *doubles: bool, order: int = 0) -> list[Arrays]:
         found: list[Arrays] = self._server.ask(
-            "answer", model=self._number, tables=tables, doubles=doubles, graph=graph
+            "answer",
+            model=self._number,
+            tables=event_tables(event),
+            doubles=doubles,
+            order=order,
+            graph=self.layout.graph(),
         )
         return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cases import LAYOUTS, MODELS, Answer, Case, exact_and_single, simulate_event
+from cases import LAYOUTS, MODELS, Answer, Case, exact_and_rounded, simulate_event
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given
 from hypothesis import strategies as st
@@ -166,8 +166,8 @@ def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind
         assert model.level <= level
         for hits in (0, 1, 37, 400):
             event = case.event(hits, hits)
-            exact, single = exact_and_single(case, 0, event)
-            assert_as_near_as_nugraph(exact, single, model.infer(event), RANDOM)
+            exact, rounded = exact_and_rounded(case, 0, event)
+            assert_as_near_as_nugraph(exact, rounded, model.infer(event), RANDOM)
 
 
 @pytest.mark.parametrize("level", [3, 4])

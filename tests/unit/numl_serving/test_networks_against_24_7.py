@@ -11,7 +11,8 @@ from cases import (
     CASES24,
     SCATTERED,
     Case,
-    exact_and_single,
+    Scattered,
+    exact_and_rounded,
     native,
     network,
     reference,
@@ -19,7 +20,7 @@ from cases import (
     trained24,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numl_bench.reference24 import Reference24
 from numl_serving.event import Event
@@ -29,17 +30,21 @@ from oracle25 import simulated
 
 EVENTS = settings(max_examples=8, deadline=None)
 
+LUCKY = Scattered(seed=774570533, hits=376, without=None, positions=False, duplicates=False)
+"""nugraph happens to round its vertex hardly at all: in other orders of its edges 20 times more."""
+
 
 def assert_equal_answers(case: Case, seed: int, event: Event) -> None:
     """Check PyTorch in float64, and the native library by nugraph's own error in float32."""
-    exact, single = exact_and_single(case, seed, event)
+    exact, rounded = exact_and_rounded(case, seed, event)
     assert differences(exact, network(case, seed, torch.float64).answer([event]), 1e-9) == []
-    assert_as_near_as_nugraph(exact, single, native(case, seed).infer(event), RANDOM)
+    assert_as_near_as_nugraph(exact, rounded, native(case, seed).infer(event), RANDOM)
 
 
 @pytest.mark.parametrize("case", CASES24, ids=str)
 @EVENTS
 @given(scattered=SCATTERED)
+@example(scattered=LUCKY)
 def test_answers_equal_those_of_nugraph(case, scattered):
     assert_equal_answers(case, scattered.seed % 3, scattered.event(case.card.schema))
 
@@ -60,7 +65,8 @@ def test_answers_of_imported_weights_equal_those_of_the_model_that_was_trained(k
         nugraph = Reference24(card, weights, dtype)
         nugraph.model.load_state_dict(state)
         answers.append(answer(nugraph, event))
-    assert_as_near_as_nugraph(*answers, NativeModel(card, weights).infer(event))
+    exact, single = answers
+    assert_as_near_as_nugraph(exact, [single], NativeModel(card, weights).infer(event))
 
 
 @pytest.mark.parametrize("kind", KINDS)
