@@ -123,6 +123,15 @@ def test_the_environment_of_a_checkout_that_was_copied_or_moved_is_made_again(ch
         assert set_up(there) == ""
 
 
+def test_the_environment_is_made_again_once_its_python_has_become_another_version(checkout):
+    """As when a distribution or conda is upgraded: ``python3`` there has other folders."""
+    libraries = checkout / ".venv" / "lib"
+    (library,) = libraries.glob("python3.*")
+    library.rename(libraries / "python3.9")
+    assert set_up(checkout).startswith("making the kit's Python environment in .venv")
+    assert code_of(checkout) == checkout
+
+
 def test_the_environment_of_another_checkout_to_which_there_is_a_link_is_left_to_it(checkout):
     there = checkout.with_name("there")
     shutil.copytree(checkout, there, ignore=shutil.ignore_patterns(".venv"))
