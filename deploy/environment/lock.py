@@ -7,6 +7,7 @@ index, and its ``+cpu`` version keeps pip from the several GB of the CUDA build.
 ``scripts/refreeze`` renews NuGraph's, ``numlkit lock`` those of other environments.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,8 +173,10 @@ def _installer(
     """Return a function that runs ``pip install`` with more arguments, and says what failed."""
     # Modules are compiled when imported, and only a few are.
     command = [*general, "install", "--no-deps", "--no-compile", "--only-binary=:all:"]
-    command.append("--progress-bar=off")
-    run = partial(run_pip, scratch=scratch, say=say)
+    # Nor do a target or constraints count that a site sets for its users.
+    command += ["--progress-bar=off", "--target="]
+    constraints = {"PIP_CONSTRAINT": os.devnull}
+    run = partial(run_pip, scratch=scratch, say=say, variables=constraints)
     if wheels is not None:
         # Isolated, since the host's pip settings may name another folder of wheels.
         command += ["--isolated", "--no-index", "--find-links", str(wheels.resolve())]

@@ -123,7 +123,7 @@ def _patchelf(*words: str) -> str:
 # -I: with -m alone, modules of the folder where a command is typed come first.
 PIP = (sys.executable, "-I", "-m", "pip", "--disable-pip-version-check")
 # What many sites set for their users' own installations, and no environment of the kit can follow.
-_NOT_OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}
+_NOT_OURS = {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0", "PIP_PREFIX": ""}
 _REMEDY = "check network, disk and pip's settings (pip config list), then run the command again"
 
 

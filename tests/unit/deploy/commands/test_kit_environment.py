@@ -4,11 +4,15 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
+from tests.unit.deploy.environment.wheels import make_wheel
 
 ELSEWHERE = "set PYTHON to a Python from elsewhere (conda, uv)"
 OLD = '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 || exit 1\n'
@@ -58,14 +62,15 @@ def test_a_given_python_that_is_too_old_is_named(tmp_path):
     assert told == f"error: {cause}\n  try: set PYTHON to another, or unset it\n"
 
 
-# Stands for a Python whose pip "installs" one that has nothing to do, unless a setting forbids it.
+PIP = f"pip-{version('pip')}.dist-info"
+# Stands for a Python whose pip installs another one, unless a setting forbids it or contradicts.
 PLAYED = f"""\
 #!/bin/sh
 case "$*" in
   *"pip install"*--target*)
-    [ "$PIP_USER$PIP_REQUIRE_VIRTUALENV" = 00 ] || exit 1
+    [ "$PIP_USER$PIP_REQUIRE_VIRTUALENV$PIP_PREFIX" = 00 ] || exit 1
     while [ "$1" != --target ]; do shift; done
-    mkdir "$2/pip" && touch "$2/pip/__init__.py" "$2/pip/__main__.py" ;;
+    cd {sysconfig.get_path("purelib")} && cp -R pip {PIP} "$2" ;;
   *"-m pip"*) ;;
   *) exec {sys.executable} "$@" ;;
 esac
@@ -79,9 +84,13 @@ def checkout(tmp_path_factory):
     for name in ("scripts", "envs", "deploy"):
         (folder / name).mkdir(parents=True)
     shutil.copy(CHECKOUT / "scripts" / "kit-environment", folder / "scripts")
-    (folder / "envs" / "kit.txt").write_text("pip==1 \\\n    --hash=sha256:0\n")
+    digest = sha256_of(make_wheel(folder.parent, "thing-1-py3-none-any.whl"))
+    pins = {f"pip=={version('pip')}": "0", "thing==1": digest}
+    lines = (f"{pin} \\\n    --hash=sha256:{digest}\n" for pin, digest in pins.items())
+    (folder / "envs" / "kit.txt").write_text("".join(lines))
     (folder / "pyproject.toml").touch()
-    (folder / "deploy" / "main.py").write_text("def main():\n    print(__file__)\n")
+    code = "import thing\n\n\ndef main():\n    print(__file__)\n"
+    (folder / "deploy" / "main.py").write_text(code)
     (folder.parent / "python").write_text(PLAYED)
     (folder.parent / "python").chmod(0o755)
     assert set_up(folder).startswith("making the kit's Python environment in .venv")
@@ -90,8 +99,14 @@ def checkout(tmp_path_factory):
 
 
 def set_up(folder: Path) -> str:
-    variables = {"PATH": "/usr/bin:/bin", "CXX": "c++", "PYTHON": str(folder.parent / "python")}
-    variables |= {"PIP_USER": "1", "PIP_REQUIRE_VIRTUALENV": "1"}
+    """Make its environment where a site's settings are for what its users install themselves."""
+    wheels = folder.parent
+    variables = {"PATH": "/usr/bin:/bin", "CXX": "c++", "PYTHON": str(wheels / "python")}
+    variables |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
+    variables |= {"PIP_USER": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_NO_BINARY": "thing"}
+    variables |= {f"PIP_{name}": str(wheels / "users") for name in ("TARGET", "PREFIX")}
+    (wheels / "constraints").write_text("thing==2\n")
+    variables["PIP_CONSTRAINT"] = str(wheels / "constraints")
     done = subprocess.run(
         ["scripts/kit-environment"], cwd=folder, env=variables,
         capture_output=True, text=True, check=True,

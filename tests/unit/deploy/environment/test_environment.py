@@ -113,6 +113,19 @@ def test_an_environment_in_place_holds_what_is_locked(given):
     scripts_run(made.folder)
 
 
+def test_what_a_site_has_pip_do_for_its_users_does_not_change_what_is_made(
+    given, tmp_path, monkeypatch
+):
+    (tmp_path / "constraints").write_text("typing_extensions==1\n")
+    settings = {"NO_INDEX": "1", "FIND_LINKS": given, "CONSTRAINT": tmp_path / "constraints"}
+    settings |= {"TARGET": tmp_path / "users", "PREFIX": tmp_path / "users"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    made = plan_environment("serving").make(ignore)
+    assert (made.site_packages / "typing_extensions").is_dir()
+    assert not (tmp_path / "users").exists()
+
+
 def test_one_that_is_made_is_not_made_again_but_counts_as_used(given):
     first = plan_environment("serving", wheels=given).make(ignore)
     before = first.folder.stat().st_ctime_ns
