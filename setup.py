@@ -49,7 +49,7 @@ def tracked() -> list[str]:
 
 def source() -> dict[str, object]:
     """Return the commit and its time, as ``deploy.artefacts.labels`` reads them."""
-    command = ["git", "log", "-1", "--format=%H %ct"]
+    command = ["git", "log", "-1", "--no-show-signature", "--format=%H %ct"]
     commit, time = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()

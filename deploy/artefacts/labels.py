@@ -54,7 +54,7 @@ def find_source(checkout: Path) -> Source:
     """
     if IS_INSTALLED:
         return Source(**json.loads((checkout / SOURCE_FILE).read_text(encoding="utf-8")))
-    commit = _git(checkout, "log", "-1", "--format=%H %ct").split()
+    commit = _git(checkout, "log", "-1", "--no-show-signature", "--format=%H %ct").split()
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is not None and not (given.isdecimal() and int(given) <= _LATEST):
         cause = f"SOURCE_DATE_EPOCH={given!r} is not a number of seconds up to {_LATEST}"

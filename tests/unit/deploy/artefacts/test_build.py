@@ -19,6 +19,7 @@ from deploy.host.console import Console
 from deploy.host.errors import BuildError
 from deploy.triton.config import LaunchSettings
 from deploy.triton.release import find_release
+from tests.programs import write_program
 
 
 def _artefact(name: str, kind: str = "env", sha256: str = "0") -> Artefact:
@@ -115,6 +116,22 @@ def test_the_time_can_be_given(checkout, monkeypatch):
 def test_a_folder_without_history_has_no_revision(tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     assert find_source(tmp_path).revision == "unknown"
+
+
+def test_a_signed_commit_is_told_where_git_shows_signatures(tmp_path, monkeypatch):
+    tells = r"printf '\n[GNUPG:] SIG_CREATED \n' >&2; echo -----BEGIN PGP SIGNATURE-----"
+    signs = write_program(tmp_path / "signs", f"cat >/dev/null\n{tells}")
+    settings = {"user.name": "x", "user.email": "x", "gpg.program": signs}
+    settings |= {"commit.gpgSign": "true", "log.showSignature": "true"}
+    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
+    for number, (key, value) in enumerate(settings.items()):
+        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", key)
+        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", str(value))
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    command = ["git", "-C", tmp_path, "commit", "--quiet", "--allow-empty", "--message=x"]
+    subprocess.run(command, check=True)
+    revision = subprocess.check_output(["git", "-C", tmp_path, "rev-parse", "HEAD"], text=True)
+    assert find_source(tmp_path).revision == revision.strip()
 
 
 @pytest.mark.parametrize(
