@@ -1,10 +1,12 @@
 """``python3 deploy/build.py`` is ``numlkit build``."""
 
 import sys
-
-from host.bootstrap import ensure_kit
+from pathlib import Path
 
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parent)  # with PYTHONSAFEPATH, too
+    from host.bootstrap import ensure_kit
+
     ensure_kit()
     from deploy.main import main
 

@@ -40,6 +40,15 @@ def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(clone, t
     assert remedy == "  try: scripts/kit-environment"
 
 
+@pytest.mark.parametrize("command", ["up", "build"])
+def test_a_command_s_file_finds_the_kit_where_python_is_told_not_to_look_there(
+    clone, tmp_path, command
+):
+    python = str(tmp_path / "bare/bin/python")
+    done = run_process([f"deploy/{command}.py"], tmp_path, python, clone, PYTHONSAFEPATH="1")
+    assert done.stderr.startswith("error: the kit's Python environment is missing\n")
+
+
 @pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("bogus", 2)])
 def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag, status):
     done = subprocess.run(
