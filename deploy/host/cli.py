@@ -89,7 +89,10 @@ def interrupted() -> KitError:
 
 
 def describe_os_error(error: OSError) -> KitError:
-    where = f"{error.filename}: " if error.filename else ""
+    name = error.filename
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        name = error.filename2 or name  # of a copy, the first is what was read
+    where = f"{name}: " if name else ""
     cause = f"{where}{error.strerror or error}"
     if error.errno == errno.ENOSPC:
         cause = f"disk full: {cause}"

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +68,12 @@ def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_p
         full.write(b"x")
     error = describe_os_error(caught.value)
     assert error.cause == f"disk full: {tmp_path}: No space left on device"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_copy_for_which_there_is_no_room_is_named_by_where_it_was_to_go(number):
+    error = OSError(number, os.strerror(number), "/kit/weights", None, "/state/weights")  # shutil's
+    assert describe_os_error(error).cause.endswith(f"/state/weights: {os.strerror(number)}")
 
 
 @pytest.mark.parametrize(
