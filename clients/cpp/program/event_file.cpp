@@ -161,6 +161,14 @@ std::vector<EventId> EventFile::event_ids(const Table& table, std::uint64_t star
     const Column& column = table.column(parts[part]);
     const auto values = column.dataset->read<std::int64_t>(start, stop, column.part);
     for (std::size_t i = 0; i < ids.size(); ++i) ids[i][part] = values[i];
+    if (!column.dataset->floating()) continue;
+    const auto exact = column.dataset->read<double>(start, stop, column.part);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (std::abs(exact[i]) < 0x1p63 && exact[i] == std::floor(exact[i])) continue;
+      throw FileError(table.where + ": " + parts[part] + " is " + std::to_string(exact[i]) +
+                      " in row " + std::to_string(start + i) +
+                      ": ids are whole numbers of 64 bits");
+    }
   }
   return ids;
 }
