@@ -88,6 +88,17 @@ def test_earlier_results_stay_if_no_event_is_answered(label, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["out.h5"]
 
 
+def test_what_was_answered_is_kept_if_the_server_then_stays_away(label, tmp_path):
+    away = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+    with scripted(lambda number: away if number >= 3 else None) as server:
+        done = _out_of(label, server, tmp_path / "out.h5", "--timeout", 0.5, EVENTS)
+    assert done.returncode == 1
+    assert "unreachable for 0.5 s" in done.stderr.splitlines()[-1]
+    with h5py.File(tmp_path / "out.h5") as got:
+        assert got["event_table/event_id"][:, 2].tolist() == [1, 2, 3]
+        assert got.attrs["complete"] == b"false"
+
+
 def test_an_answer_with_other_columns_than_those_before_is_refused_and_none_slip(label, tmp_path):
     def alter(number: int, answer: service_pb2.ModelInferResponse) -> None:
         if number != 2:

@@ -66,11 +66,15 @@ class Run {
   // Returns false if events were not answered.
   bool all() {
     const auto started = Clock::now();
-    for (const std::string& path : arguments_.files) file(path);
-    while (!sent_.empty()) take();
+    try {
+      for (const std::string& path : arguments_.files) file(path);
+      while (!sent_.empty()) take();
+    } catch (const Error&) {
+      keep();
+      throw;
+    }
     const std::chrono::duration<double> took = Clock::now() - started;
-    // An earlier file is not replaced by one in which nothing is answered.
-    if (results_ && (answered_ > 0 || failed_ == 0)) results_->finish(failed_ == 0);
+    keep();
     if (arguments_.json) summary(took.count());
     return failed_ == 0;
   }
@@ -133,6 +137,11 @@ class Run {
                           static_cast<double>(labels.semantic[best]),
                           static_cast<double>(labels.filter[hit])));
     }
+  }
+
+  // An earlier file is not replaced by one in which nothing is answered.
+  void keep() {
+    if (results_ && (answered_ > 0 || failed_ == 0)) results_->finish(failed_ == 0);
   }
 
   void summary(double seconds) {
