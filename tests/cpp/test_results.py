@@ -133,6 +133,18 @@ def test_a_signal_ends_the_fallback_server_and_leaves_no_part_of_a_file(program,
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+def test_a_signal_leaves_no_part_of_a_file_while_it_waits_for_what_it_sent_last(program, tmp_path):
+    words = [program, "--url", "127.0.0.1:1", "--timeout", "3", "--in-flight", "3"]
+    words += ["--out", tmp_path / "out.h5", EVENTS]
+    client = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert "unreachable for 3.0 s" in client.stderr.readline()
+    # The second such event ends the run; those that were not on their way yet have 3 s more.
+    until(lambda: not list(tmp_path.iterdir()), "the end of the file")
+    client.terminate()
+    assert client.wait(30) == -signal.SIGTERM
+    client.stderr.close()
+
+
 def test_what_nohup_ignores_stays_ignored(program, tmp_path):
     def hang_up(number: int) -> None:
         if number == 0:

@@ -59,7 +59,10 @@ class Run {
     });
   }
   // Here, where a signal does not yet end the program at once.
-  ~Run() { client_.end_fallback(); }
+  ~Run() {
+    client_.end_fallback();
+    if (results_) results_->discard();
+  }
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
