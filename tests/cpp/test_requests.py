@@ -247,6 +247,14 @@ def test_a_fallback_server_hears_a_signal_that_its_client_blocks(program):
     assert "ended" in done.stderr.splitlines()
 
 
+def test_all_that_the_fallbacks_command_runs_has_ended_before_its_stop_is_run(label, tmp_path):
+    """A shell that waits for the server ends at once by the signal, the server a little later."""
+    server = f"trap 'sleep 0.5; touch {tmp_path}/ended; exit' TERM; while :; do sleep 0.1; done"
+    flags = ["--fallback", f"({server}) & wait", "--fallback-url", "127.0.0.1:1"]
+    flags += ["--fallback-stop", f"ls {tmp_path}", "--timeout", "0.5", EVENTS]
+    assert "ended" in label(*flags).stderr.splitlines()
+
+
 def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
     """Compared with the messages of Triton's own client."""
     from google.protobuf import descriptor_pb2

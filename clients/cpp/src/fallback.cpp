@@ -83,7 +83,8 @@ void LocalServer::end() {
   if (pid_ > 0) {
     kill(-pid_, SIGTERM);
     const auto end = std::chrono::steady_clock::now() + grace;
-    while (wait_for(pid_, nullptr, WNOHANG) == 0) {
+    // A shell may have ended before what it has started.
+    while (wait_for(-pid_, nullptr, WNOHANG) >= 0 || kill(-pid_, 0) == 0) {
       if (std::chrono::steady_clock::now() > end) {
         kill(-pid_, SIGKILL);
         wait_for(pid_, nullptr, 0);
