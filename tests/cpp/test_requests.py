@@ -247,6 +247,15 @@ def test_a_fallback_server_hears_a_signal_that_its_client_blocks(program):
     assert "ended" in done.stderr.splitlines()
 
 
+def test_a_fallback_server_hears_a_signal_that_its_client_ignores(program):
+    """As of a job whose script outlives SIGTERM; a shell cannot trap what it was started with."""
+    flags = ["--fallback", "trap 'echo ended; exit' TERM; while :; do sleep 0.1; done"]
+    flags += ["--fallback-url", "127.0.0.1:1", "--timeout", "1", EVENTS]
+    words = ["bash", "-c", "trap '' TERM; exec \"$@\"", "bash", program, *flags]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert "ended" in done.stderr.splitlines()
+
+
 def test_all_that_the_fallbacks_command_runs_has_ended_before_its_stop_is_run(label, tmp_path):
     """A shell that waits for the server ends at once by the signal, the server a little later."""
     server = f"trap 'sleep 0.5; touch {tmp_path}/ended; exit' TERM; while :; do sleep 0.1; done"

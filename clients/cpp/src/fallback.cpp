@@ -34,7 +34,7 @@ int spawn(const std::string& command, pid_t& pid) {
   posix_spawnattr_setsigmask(&attributes, &none);
   sigset_t ignored_here;  // perhaps, but not by what expects the shell's
   sigemptyset(&ignored_here);
-  sigaddset(&ignored_here, SIGPIPE);
+  for (const int number : {SIGPIPE, SIGTERM}) sigaddset(&ignored_here, number);
   posix_spawnattr_setsigdefault(&attributes, &ignored_here);
   std::string shell = "sh", option = "-c", words = command;
   char* arguments[] = {shell.data(), option.data(), words.data(), nullptr};
