@@ -2,6 +2,7 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -137,6 +138,15 @@ def test_a_server_that_takes_seconds_to_accept_is_waited_for(label):
         done = label("--url", f"127.0.0.1:{slow.port}", "--json", EVENTS)
     told = json.loads(done.stdout)
     assert (told["events"], told["retries"]) == (5, 0), done.stderr
+
+
+def test_a_server_that_nothing_connects_to_costs_no_event_of_a_short_timeout(label):
+    with socket.create_server(("127.0.0.1", 0)) as silent, scripted() as server:
+        urls = ("--url", f"127.0.0.1:{silent.getsockname()[1]}")
+        urls += ("--url", f"127.0.0.1:{server.port}")
+        done = label(*urls, "--timeout", 4, "--json", EVENTS)
+    told = json.loads(done.stdout)
+    assert (told["events"], told["failed"]) == (5, 0), done.stderr
 
 
 def test_a_missing_model_is_told_at_once(label):

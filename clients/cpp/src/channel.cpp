@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -122,9 +123,11 @@ std::shared_ptr<grpc::Channel> connect(const Address& address, const Options& op
   // Its name in later releases.
   arguments.SetInt("grpc.http2.ping_timeout_ms", keepalive.timeout_ms);
   // The pool decides when to look at a server again, so the channel must not wait longer. The
-  // least is also what connecting may take, and a far or busy host takes seconds.
+  // least is also what connecting may take: a far or busy host takes seconds, and a request that
+  // cannot be sent must not reach its deadline by that.
+  const auto connecting = std::min<std::int64_t>(20000, options.timeout.count() / 2);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 20000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, static_cast<int>(connecting));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   // No proxy reaches this host's own servers.
   if (is_loopback(address.target)) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
