@@ -1,5 +1,6 @@
 """What numl-label --out leaves, also when it cannot be written or the program is ended."""
 
+import json
 import os
 import shutil
 import signal
@@ -131,6 +132,16 @@ def test_a_signal_ends_the_fallback_server_and_leaves_no_part_of_a_file(program,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pid", "stopped"]
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_a_summary_is_printed_also_if_the_server_stays_away(label):
+    away = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
+    with scripted(lambda number: away if number >= 3 else None) as server:
+        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--timeout", 0.5)
+        done = label(*where, "--json", EVENTS)
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["ok"], told["events"], told["failed"]) == (False, 3, 2)
 
 
 def test_a_signal_leaves_no_part_of_a_file_while_it_waits_for_what_it_sent_last(program, tmp_path):

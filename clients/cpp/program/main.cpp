@@ -69,16 +69,18 @@ class Run {
   // Returns false if events were not answered.
   bool all() {
     const auto started = Clock::now();
+    std::exception_ptr lost;
     try {
       for (const std::string& path : arguments_.files) file(path);
       while (!sent_.empty()) take();
     } catch (const Error&) {
-      keep();
-      throw;
+      lost = std::current_exception();
     }
     const std::chrono::duration<double> took = Clock::now() - started;
-    keep();
+    // An earlier file is not replaced by one in which nothing is answered.
+    if (results_ && (answered_ > 0 || failed_ == 0)) results_->finish(failed_ == 0);
     if (arguments_.json) summary(took.count());
+    if (lost) std::rethrow_exception(lost);
     return failed_ == 0;
   }
 
@@ -125,9 +127,10 @@ class Run {
       latency_ += labels.latency;
       if (!results_ && !arguments_.quiet && !arguments_.json) print(first, labels);
     } catch (const Error& error) {
+      ++failed_;
       lost_ = error.kind() == Error::Kind::unavailable ? lost_ + 1 : 0;
       if (lost_ > 1) throw;  // nothing is left to ask
-      fail("event " + written(first.id) + ": " + error.what());
+      complain("event " + written(first.id) + ": " + error.what());
     }
   }
 
@@ -140,11 +143,6 @@ class Run {
                           static_cast<double>(labels.semantic[best]),
                           static_cast<double>(labels.filter[hit])));
     }
-  }
-
-  // An earlier file is not replaced by one in which nothing is answered.
-  void keep() {
-    if (results_ && (answered_ > 0 || failed_ == 0)) results_->finish(failed_ == 0);
   }
 
   void summary(double seconds) {
