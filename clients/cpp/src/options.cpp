@@ -7,7 +7,7 @@ namespace numl {
 namespace {
 
 // Clocks count nanoseconds, which overflow for the longest time in milliseconds.
-constexpr std::chrono::hours longest_timeout{24 * 365};
+constexpr std::chrono::hours longest_time{24 * 365};
 
 }  // namespace
 
@@ -27,7 +27,9 @@ Options checked(Options options) {
   if (options.fallback.start.empty() != options.fallback.server.empty()) {
     refuse("a fallback server needs both a command and an address");
   }
-  options.timeout = std::min<std::chrono::milliseconds>(options.timeout, longest_timeout);
+  for (auto* time : {&options.timeout, &options.fallback.after}) {
+    *time = std::min<std::chrono::milliseconds>(*time, longest_time);
+  }
   return options;
 }
 

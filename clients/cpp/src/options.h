@@ -8,7 +8,7 @@
 
 namespace numl {
 
-// Throw Error::Kind::usage. A timeout that clocks cannot count becomes one that they can.
+// Throw Error::Kind::usage. A time that clocks cannot count becomes one that they can.
 Options checked(Options options);
 Address checked(const std::string& server, const Options& options);
 

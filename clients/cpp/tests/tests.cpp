@@ -242,6 +242,19 @@ void the_longest_timeout_is_not_over_at_once() {
         "the longest timeout");
 }
 
+void a_fallback_server_that_may_wait_for_ever_is_not_started_at_once() {
+  Options options;
+  options.servers = {"127.0.0.1:1"};
+  options.timeout = 300ms;
+  options.fallback.start = "exit 1";
+  options.fallback.server = "127.0.0.1:2";
+  options.fallback.after = std::chrono::milliseconds::max();
+  Client client(options);
+  check(refuses([&] { client.label(event_of(0)); }, Error::Kind::unavailable, "unreachable"),
+        "the other is waited for");
+  check(!client.statistics().fallback_started, "the longest pause before the fallback server");
+}
+
 }  // namespace
 
 int main(int count, char** words) {
@@ -260,5 +273,6 @@ int main(int count, char** words) {
   addresses_are_read_as_by_numlkit();
   what_a_server_says_decides_what_follows();
   the_longest_timeout_is_not_over_at_once();
+  a_fallback_server_that_may_wait_for_ever_is_not_started_at_once();
   return failures == 0 ? 0 : 1;
 }
