@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy.client.endpoint import Endpoint
-from deploy.client.example import example_inputs
+from deploy.client.example import CLIENT, example_inputs
 from deploy.client.probe import answer_to
-from deploy.client.transport import TritonTransport
+from deploy.client.transport import ServedModel, TritonTransport
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines.baked import is_of_image
 from deploy.host.cli import Parser, make_parser, run
@@ -20,7 +22,7 @@ from deploy.host.errors import ClientError, NotRunningError, RepositoryError
 from deploy.triton.card import of_repository
 from deploy.triton.config import config_of
 from deploy.triton.golden import newest_version
-from numl_formats.golden import GoldenEvent, difference, write_golden
+from numl_formats.golden import GoldenEvent, difference, tensor_names, write_golden
 from numl_formats.repository import CONFIG, GOLDEN_FILE
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
     endpoint = Endpoint.parse(state.url("grpc" if decoupled else "http"))
     with closing(TritonTransport(endpoint, timeout=options.timeout)) as transport:
         served_model = transport.describe(model)
+        _check_types(inputs, served_model, source / CLIENT)
         ask = partial(answer_to, transport, served_model, inputs, decoupled=decoupled)
         golden = GoldenEvent(inputs, ask())
         if not golden.outputs:
@@ -101,6 +104,19 @@ def _golden(options: argparse.Namespace, console: Console) -> int:
     outputs = {n: list(a.shape) for n, a in golden.outputs.items()}
     console.answer({"ok": True, "file": written, "outputs": outputs})
     return 0
+
+
+def _check_types(inputs: Mapping[str, NDArray[Any]], served: ServedModel, client: Path) -> None:
+    """Refuse tensors that smoke, which sends them as the file has them, would be refused."""
+    from tritonclient.utils import np_to_triton_dtype
+
+    for key, name in tensor_names(inputs).items():
+        dtype = inputs[key].dtype
+        has = "BYTES" if dtype.kind in "OSU" else np_to_triton_dtype(dtype)
+        if has != served.inputs.get(name, ""):
+            takes = f"takes {served.inputs[name]}" if name in served.inputs else "has no such input"
+            cause = f"{client}: inputs() returns {name} as {dtype}; model {served.name} {takes}"
+            raise RepositoryError(cause, "return each input by its name, in its type")
 
 
 def _first(array: NDArray[Any]) -> str:

@@ -85,6 +85,23 @@ def test_an_answer_that_is_no_reference_is_refused_in_one_line(served, output, s
     assert not (folder / "1" / "golden.npz").exists()
 
 
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("'input/x:0': np.ones(1)", "input/x:0 as float64; model m takes FP32"),
+        ("'input/x:0': ['one']", "input/x:0 as <U3; model m takes FP32"),
+        ("'input/x:0': np.ones(1, np.float32), 'z': [1]", "z as int64; model m has no such input"),
+    ],
+)
+def test_a_request_that_the_server_would_refuse_at_its_next_start_is_refused(served, made, says):
+    ask, folder = served
+    (folder / "client.py").write_text(f"import numpy as np\ndef inputs(): return {{{made}}}\n")
+    status, said = ask({"y": np.ones(1)})
+    assert (status, said[0]) == (1, f"error: {folder}/client.py: inputs() returns {says}")
+    assert said[1].startswith("  try: ")
+    assert not (folder / "1" / "golden.npz").exists()
+
+
 def test_golden_is_written_to_the_version_that_answered(served):
     ask, folder = served
     # Both since the server was started.
