@@ -208,7 +208,8 @@ def _describe(
         words, failed=failed, cwd=version, environment=variables, explain=reason,
         error=RepositoryError,
     )  # fmt: skip
-    found: dict[str, list[dict[str, Any]]] = json.loads(said.splitlines()[-1])
+    line = next(line for line in said.splitlines() if line.startswith('{"input"'))
+    found: dict[str, list[dict[str, Any]]] = json.loads(line)
     return found
 
 

@@ -107,18 +107,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--example", type=Path)
     options = parser.parse_args(arguments)
+    told: dict[str, Any]
     try:
         if options.weights is not None:
             write_weights(options.weights, options.folder / WEIGHTS)
-        found = describe(options.folder, options.named, options.example)
+        told = describe(options.folder, options.named, options.example)
     except PortingError as error:
-        sys.stdout.write(json.dumps({"error": str(error), "remedy": error.remedy}) + "\n")
-        return 1
+        told = {"error": str(error), "remedy": error.remedy}
     except Exception as error:  # someone else's model
-        sys.stdout.write(json.dumps({"error": one_line(error), "remedy": None}) + "\n")
-        return 1
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 0
+        told = {"error": one_line(error), "remedy": None}
+    # On a line of its own, whatever the model has printed.
+    sys.stdout.write(f"\n{json.dumps(told)}\n")
+    return 1 if "error" in told else 0
 
 
 if __name__ == "__main__":

@@ -126,6 +126,20 @@ def test_a_module_that_cannot_be_imported_is_told_and_weights_that_are_none(
         assert told["error"].startswith("net.pt has no state dictionary: ")
 
 
+@pytest.mark.parametrize("made", ["Net", "Nett"])
+def test_what_is_told_has_a_line_of_its_own_whatever_the_model_prints(
+    tmp_path, net, example, capsys, made
+):
+    (tmp_path / "net.py").write_text(f"print('loading...', end=''){NET}")
+    sys.modules.pop("net")
+    weights = str(_saved(net.state_dict(), tmp_path))
+    words = [str(tmp_path), "--class", f"net:{made}", "--example", str(example)]
+    main([*words, "--weights", weights])
+    printed, told = capsys.readouterr().out.splitlines()
+    assert printed == "loading..."
+    assert [*json.loads(told)] == (["input", "output"] if made == "Net" else ["error", "remedy"])
+
+
 def test_a_package_may_import_what_it_holds(tmp_path, net, example):
     weights = _saved(net.state_dict(), tmp_path)
     (tmp_path / "net").mkdir()

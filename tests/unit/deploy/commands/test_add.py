@@ -127,3 +127,12 @@ print(json.dumps({"input": [], "output": []}))
         assert sorted(arrays.files) == ["file", "input/x:0"]
     made = runpy.run_path(str(tmp_path / "mine" / "client.py"))["inputs"]()
     assert made["file"].tolist() == [1, 1]
+
+
+def test_a_model_may_print_where_the_trial_run_prints_its_tensors(typed_in, tmp_path, monkeypatch):
+    (typed_in / "net.py").touch()
+    tensors = '{"input": [{"name": "x", "datatype": "FP32", "dims": [1]}], "output": []}'
+    write = "import numpy as np; np.savez('golden.npz', **{'input/x': [1], 'output/y': [1]})"
+    run_instead(monkeypatch, typed_in, f"{write}; print(1); print('{tensors}'); print(2)")
+    assert main(["mine", *OF_CLASS, "net:Net", "--into", str(tmp_path)]) == 0
+    assert [tensor.name for tensor in config_of(tmp_path / "mine").input] == ["x"]
