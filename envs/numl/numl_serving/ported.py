@@ -93,7 +93,8 @@ class OnnxNetwork(Network):
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def __call__(self, arrays: Arrays) -> dict[str, NDArray[Any]]:
-        answer = self._session.run(self._outputs, dict(arrays))
+        given = {n: _texts(a) if a.dtype.kind in "OSU" else a for n, a in arrays.items()}
+        answer = self._session.run(self._outputs, given)
         return dict(zip(self._outputs, answer, strict=True))
 
     def inputs(self, example: Arrays) -> Tensors:
@@ -266,6 +267,12 @@ def _named(answer: Any) -> dict[str, Any]:
 
 def _tensors_of(arrays: Arrays) -> Tensors:
     return {name: (array.dtype.name, list(array.shape)) for name, array in arrays.items()}
+
+
+def _texts(array: NDArray[Any]) -> NDArray[Any]:
+    """Return texts as ONNX Runtime wants them: of bytes it makes b'...', with the quotes."""
+    words = [word.decode() if isinstance(word, bytes) else word for word in array.ravel().tolist()]
+    return np.array(words, object).reshape(array.shape)
 
 
 def _onnx_tensors(tensors: Sequence[Any]) -> Tensors:

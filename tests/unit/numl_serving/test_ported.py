@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,6 +106,23 @@ def test_what_does_not_fit_is_told_with_its_cause(tmp_path, net, example, made, 
         describe(tmp_path, f"net:{made}", example)
     assert str(caught.value).replace("Sized.__init__", "__init__").startswith(said)
     assert caught.value.remedy
+
+
+def test_texts_reach_onnx_runtime_as_texts(tmp_path, monkeypatch):
+    """It makes a text of anything else, and of b'cat' one with a b and quotes."""
+    session = SimpleNamespace(
+        get_outputs=lambda: [SimpleNamespace(name="y")], run=lambda _, arrays: [arrays["words"]]
+    )
+    runtime = SimpleNamespace(
+        SessionOptions=SimpleNamespace, InferenceSession=lambda *_, **__: session, __version__="1"
+    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
+    (tmp_path / "model.onnx").touch()
+    network, words = network_in(tmp_path, None), [["cat", "caf\u00e9"]]
+    encoded = [[word.encode() for word in row] for row in words]
+    for array in (np.array(encoded, object), np.array(encoded), np.array(words)):
+        answer = network({"words": array})["y"]
+        assert (answer.dtype, answer.tolist()) == (object, words)
 
 
 def test_a_module_that_cannot_be_imported_is_told_and_weights_that_are_none(
