@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from numl_formats.golden import GoldenEvent, write_golden
+from numl_formats.golden import GoldenEvent, difference, write_golden
 from numl_formats.repository import GOLDEN_FILE
 from numl_serving.errors import one_line
 from numl_serving.ported import WEIGHTS, Arrays, PortingError, answer_of, network_in, porting_errors
@@ -66,7 +66,7 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
         cause = f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}"
         raise PortingError(cause, "name the example's arrays as its inputs")
     with porting_errors(f"it fails for {_in_words(inputs)}", _EXAMPLE):
-        answer = answer_of(network, inputs)
+        answer, again = (answer_of(network, inputs) for _ in range(2))
     given = {name: (dtype, dims or [1]) for name, (dtype, dims) in network.outputs(answer).items()}
     sides = {"input": taken, "output": given}
     for kind, tensors in sides.items():
@@ -77,8 +77,13 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
             if not dims:
                 cause = f"{kind} {name} is a single number; Triton wants a dimension"
                 raise PortingError(cause, "have the model take an array of one")
+    golden = GoldenEvent(inputs, answer)
+    apart = difference(golden, again)
+    if apart is not None:
+        remedy = f"leave randomness out of it, or {_EXAMPLE} and answers in finite numbers"
+        raise PortingError(f"it cannot be compared with its own answer: {apart}", remedy)
     with porting_errors("its reference output cannot be kept", _EXAMPLE):
-        write_golden(folder / GOLDEN_FILE, GoldenEvent(inputs, answer))
+        write_golden(folder / GOLDEN_FILE, golden)
     return {
         kind: [
             {"name": name, "datatype": _TYPES[dtype], "dims": dims}

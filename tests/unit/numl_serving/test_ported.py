@@ -108,6 +108,26 @@ def test_what_does_not_fit_is_told_with_its_cause(tmp_path, net, example, made, 
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("forward", "said"),
+    [
+        ("torch.log(hits - 1)", "output output is not finite"),
+        ("torch.rand_like(hits)", "output output is off by"),
+    ],
+)
+def test_an_answer_that_no_start_could_compare_with_is_refused(
+    tmp_path, net, example, forward, said
+):
+    code = f"class Bad(Net):\n    def forward(self, hits):\n        return {forward}\n"
+    (tmp_path / "net.py").write_text(NET + code)
+    sys.modules.pop("net")
+    write_weights(_saved(net.state_dict(), tmp_path), tmp_path / "weights.safetensors")
+    np.savez(example, hits=np.ones(3, np.float32))
+    with pytest.raises(PortingError, match=f"cannot be compared with its own answer: {said}"):
+        describe(tmp_path, "net:Bad", example)
+    assert not (tmp_path / "golden.npz").exists()
+
+
 def test_texts_reach_onnx_runtime_as_texts(tmp_path, monkeypatch):
     """It makes a text of anything else, and of b'cat' one with a b and quotes."""
     session = SimpleNamespace(
