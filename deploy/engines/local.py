@@ -1,9 +1,11 @@
 """The engine without a container: Triton from a wheel, started on the host itself."""
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -92,6 +94,7 @@ class ProcessServer(Server):
             except subprocess.TimeoutExpired:
                 self._child.kill()
                 self._child.wait()
+        end_group(self._child.pid)
         if not self.scratch:
             with taking_turns():
                 self.scratch = scratch_since(self._before, self.identity)
@@ -213,6 +216,7 @@ class LocalEngine(Engine):
         server = cls.server(folder, state)
         if server is not None:
             end_process(server)
+            end_group(server.pid)
         scratch = frozenset(state.scratch)
         if state.before is not None:
             # The supervisor was killed before it knew which folder its server made.
@@ -247,6 +251,12 @@ class LocalEngine(Engine):
         made = f"Python {environment.interpreter.version}, which the stub is built for"
         what = made if environment.is_made else "made at the first start"
         yield ok(self.subject, f"execution environment: {what}")
+
+
+def end_group(server: int) -> None:
+    """End what a server's models have started, and not ended."""
+    with suppress(ProcessLookupError):
+        os.killpg(server, signal.SIGKILL)
 
 
 def check_stub_fits(environment: Environment, distribution: TritonDistribution) -> None:

@@ -1,8 +1,10 @@
 """Models of a site in one server: broken ones beside good ones; ONNX, decoupled, sequences."""
 
+import os
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.http as http
 
@@ -26,6 +28,15 @@ DOUBLE = """
 class TritonPythonModel:
     def execute(self, requests):
         return [answer(2 * x(request)) for request in requests]
+"""
+# What it has started outlives it, unless it is ended.
+STARTS = """
+import subprocess
+class TritonPythonModel:
+    def initialize(self, args):
+        subprocess.Popen(["sleep", "{}"])
+    def execute(self, requests):
+        return [answer(x(request)) for request in requests]
 """
 # One response for each element.
 EACH = """
@@ -147,3 +158,18 @@ def test_a_model_of_onnx_takes_any_number_of_hits(served):
             answer = client.infer("hits", [hits])
             assert answer.as_numpy("scores").tolist() == [[1, 3, 2]] * count
             assert answer.as_numpy("label").tolist() == [1] * count
+
+
+def test_what_a_model_has_started_ends_with_the_server(kit, tmp_path):
+    seconds = str(3000 + os.getpid() / 1e7)
+    version = write_model(tmp_path, "m", environment=str(numpy_1().make(ignore).folder), config=ONE)
+    (version / "model.py").write_text(BEGIN + STARTS.format(seconds))
+
+    def living() -> list[psutil.Process]:
+        words = ["sleep", seconds]
+        return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == words]
+
+    kit.up("starts", "--models-dir", str(tmp_path), "--models", "m")
+    assert living()
+    kit.down("starts")
+    assert not living()
