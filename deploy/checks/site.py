@@ -330,8 +330,9 @@ def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
         path = model.files.get(f"{version}/{_file(model.config)}")
         if path is None:
             continue  # reported as a file
-        beside = (Path(name).parts for name in model.files)
-        own = {parts[1].partition(".")[0] for parts in beside if parts[0] == str(version)}
+        # Triton finds what lies in the version's folder, and in the model's.
+        beside = (Path(name.removeprefix(f"{version}/")).parts[0] for name in model.files)
+        own = {name.partition(".")[0] for name in beside}
         try:
             tree = ast.parse(path.read_bytes(), filename=str(path))
         except OSError as error:
@@ -340,7 +341,7 @@ def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
         except (SyntaxError, ValueError) as error:
             yield f"{path}: not Python: {error}"
             continue
-        if "TritonPythonModel" not in set(_defined(tree)):
+        if not {"TritonPythonModel", "*"} & set(_defined(tree)):
             yield f"{path} has no class TritonPythonModel"
         wanted |= set(_imported(tree)) - own
     environment = _environment(resolved, model)
@@ -361,9 +362,11 @@ def _environment(resolved: Resolved, model: SiteModel) -> Environment | None:
 
 
 def _defined(tree: ast.Module) -> Iterator[str]:
-    for node in tree.body:
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
         elif isinstance(node, ast.ImportFrom):
             yield from (alias.asname or alias.name for alias in node.names)
 

@@ -129,6 +129,18 @@ def test_a_model_with_all_that_its_configuration_names_is_good(tmp_path, capsys,
 
 
 @pytest.mark.parametrize(
+    "code",
+    ["TritonPythonModel = type", "try:\n    class TritonPythonModel: ...\nfinally: ...",
+     "from net import *"],
+)  # fmt: skip
+def test_code_that_triton_can_load_is_good(tmp_path, capsys, code):
+    version = write_model(tmp_path, "m")
+    (version / "model.py").write_text(code)
+    (version / "net.py").touch()
+    assert said(tmp_path, capsys) == {"m": []}
+
+
+@pytest.mark.parametrize(
     ("steps", "part", "says"),
     [
         (STEPS, BATCHED, "step m: x is FP32 [-1]; x is FP32 [-1, -1]"),
@@ -251,9 +263,11 @@ def test_a_package_that_the_environment_lacks_is_named_wherever_one_is(
     serving = plan_environment("serving").make(lambda _text: None)
     monkeypatch.setattr(site, "plan_environment", lambda _flavour: serving)
     version = write_model(tmp_path, "m")
-    (version / "helper.py").touch()
+    for folder in (version, version.parent):  # both are on Triton's path
+        (folder / f"helper_{folder.name}.py").touch()
     (version / "model.py").write_text(
-        "import json, numpy, nonesuch.deep\nimport helper\nimport triton_python_backend_utils\n"
+        "import json, numpy, nonesuch.deep\nimport helper_1, helper_m\n"
+        "import triton_python_backend_utils\n"
         "from safetensors import safe_open\n"
         "class TritonPythonModel:\n    def initialize(self, args):\n        import optional\n"
     )
