@@ -37,7 +37,7 @@ def example_inputs(folder: Path) -> dict[str, NDArray[Any]]:
         made = runpy.run_path(str(path))["inputs"]()
         made = numbered(made) if isinstance(made, list) else dict(made)
         found = {str(name): np.asarray(array) for name, array in made.items()}
-    except Exception as error:  # someone else's code
+    except (Exception, SystemExit) as error:  # someone else's code
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise RepositoryError(f"{path}: inputs() fails: {reason}", _REMEDY) from error
     if not found:

@@ -23,6 +23,7 @@ def test_an_example_is_what_inputs_returns_and_nothing_is_left_in_the_folder(tmp
         ("import nonesuch", "fails: ModuleNotFoundError: No module named 'nonesuch'"),
         ("def other(): ...", "fails: KeyError: 'inputs'"),
         ("def inputs(): return {}", "inputs() returns no tensor"),
+        ("raise SystemExit('bad words')", "inputs() fails: SystemExit: bad words"),
         ("def inputs(): return 1", "fails: TypeError: 'int' object is not iterable"),
     ],
 )
