@@ -18,7 +18,7 @@ from deploy.triton.release import TritonRelease
 from deploy.triton.site import ENVIRONMENT_PARAMETER, SiteModel, called_by
 from deploy.triton.stage import StagedModel
 from deploy.triton.stub import StubFiles, python_of_stub, stub_of_wheel, texts_in
-from numl_formats.repository import GOLDEN_FILE
+from numl_formats.repository import CODE, GOLDEN_FILE
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,11 @@ def _check(resolved: Resolved, model: SiteModel, runtime: Runtime, say: Say) -> 
         say(f"warning: model {model.name}: Triton skips warm-up {name!r}: batch_size is 0")
     if not uses_stubs(model.config):
         return
+    code = model.config.default_model_filename or CODE
+    for version in model.versions:
+        if f"{version}/{code}" not in model.files:
+            cause = f"model {model.name}: version {version} has no {code}"
+            raise RepositoryError(cause, f"write {version}/{code}, or remove that version")
     given = resolved.environment_of(model)
     if given is not None:
         check_usable(given, numpy_below=release.numpy_below, in_container=runtime.in_container)

@@ -46,6 +46,16 @@ def test_a_damaged_golden_event_is_named_before_anything_is_started(tmp_path):
     assert error.remedy == "write it with numlkit golden MODEL"
 
 
+def test_a_version_without_its_code_is_refused_whose_process_would_say_nothing(tmp_path):
+    version = write_model(tmp_path, "m")
+    (version / "model.py").rename(version / "net.py")
+    error = failed(tmp_path)
+    assert error.cause == "model m: version 1 has no model.py"
+    with (tmp_path / "m" / "config.pbtxt").open("a") as config:
+        config.write('default_model_filename: "net.py"\n')
+    assert check(tmp_path) == []
+
+
 def test_an_ensemble_of_a_model_that_is_not_served_is_refused(tmp_path):
     (tmp_path / "e" / "1").mkdir(parents=True)
     (tmp_path / "e" / "config.pbtxt").write_text(ENSEMBLE)
