@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.engines import server
 from deploy.engines.instance import (
@@ -25,6 +24,7 @@ from deploy.engines.kept import keep
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose
 from deploy.host.files import sha256_of
+from tests import plans
 from tests.containers.failures.tiny import make_sif
 from tests.containers.sif.conftest import Host, ordinary_user
 from tests.kit import open_to_all
@@ -62,18 +62,12 @@ def make_plan(
     folder: Path, sif: Path, name: str, *, source: Path | None = None, gpus: tuple[str, ...] = ()
 ) -> LaunchPlan:
     mount = Mount(source=source or folder / "model_repository", target=Path("/opt"))
-    return LaunchPlan(
-        deployment=Deployment(name="failing"),
+    return plans.make_plan(
+        folder,
         engine="apptainer",
-        ports=Ports(),
         arguments=("tritonserver",),
-        variables={},
-        repository=folder / "model_repository",
-        instances={},
         shm_prefix=f"{name}-",
         identity=name,
-        artefact="",
-        log=folder / "server.log",
         container=ContainerPlan(image=str(sif), name=name, mounts=(mount,), gpus=gpus),
     )
 
@@ -83,11 +77,7 @@ def start(plan: LaunchPlan) -> InstanceServer:
 
 
 def refusal(plan: LaunchPlan) -> LaunchError:
-    with pytest.raises(LaunchError) as caught:
-        start(plan)
-    assert "\n" not in caught.value.cause
-    assert caught.value.remedy
-    return caught.value
+    return plans.refusal(lambda: start(plan))
 
 
 def test_an_instance_that_is_there_already_is_named(folder, sif, name):

@@ -28,6 +28,7 @@ from deploy.engines.docker_server import ContainerServer, remove_container
 from deploy.engines.server import Server
 from deploy.host.errors import BuildError, LaunchError
 from deploy.host.failures import diagnose
+from tests import plans
 from tests.containers.failures.tiny import AARCH64, SERVER, X86_64, image_tar
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an engine of its own")
@@ -76,18 +77,14 @@ def make_plan(
 ) -> LaunchPlan:
     """Return a plan whose server is the program that waits."""
     mount = Mount(source=source or folder / "model_repository", target=Path("/opt"))
-    return LaunchPlan(
+    return plans.make_plan(
+        folder,
         deployment=Deployment(name="failing", **settings),
         engine="docker",
         ports=ports or choose_ports(Deployment()),
         arguments=(program, f"--id={name}"),
-        variables={},
-        repository=folder / "model_repository",
-        instances={},
         shm_prefix=f"{name}-",
         identity=name,
-        artefact="",
-        log=folder / "server.log",
         container=ContainerPlan(image=image, name=name, mounts=(mount,), limits=limits, gpus=gpus),
     )
 
@@ -97,11 +94,7 @@ def start(plan: LaunchPlan) -> Server:
 
 
 def refusal(plan: LaunchPlan) -> LaunchError:
-    with pytest.raises(LaunchError) as caught:
-        start(plan)
-    assert "\n" not in caught.value.cause
-    assert caught.value.remedy
-    return caught.value
+    return plans.refusal(lambda: start(plan))
 
 
 def test_a_name_in_use_is_named(folder, image, name):

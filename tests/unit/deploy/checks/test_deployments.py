@@ -9,13 +9,13 @@ from deploy.checks.deployments import clear_deployment, deployment_findings
 from deploy.checks.host import port_findings, tls_findings
 from deploy.client.probe import SmokeResult
 from deploy.deployment.deployment import Deployment, Ports
-from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.engines import health
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.finding import Finding
 from tests.certificates import LONG_AGO, Authority
+from tests.plans import make_plan
 from tests.unit.deploy.deployment.test_state import make_state
 
 DEAD = ProcessId(pid=1, started=1)  # the number of a process that has started at another time
@@ -88,12 +88,7 @@ def _problems(folder: DeploymentFolder) -> tuple[tuple[str, ...], str | None]:
 
 def test_a_container_that_docker_restarted_is_not_called_dead(asked):
     folder = _write(engine="docker", supervisor=DEAD, server=DEAD, models=())
-    plan = LaunchPlan(
-        deployment=Deployment(), engine="docker", ports=Ports(), arguments=(), variables={},
-        repository=folder.repository, instances={}, shm_prefix="", identity="restarted",
-        artefact="", log=folder.log,
-    )  # fmt: skip
-    folder.write_plan(plan)
+    folder.write_plan(make_plan(folder.path, engine="docker", identity="restarted"))
     words = ["/opt/tritonserver", "-c", "read _", "--id=restarted"]
     server = subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE)
     unwatched = "the supervisor is dead: failures will not be healed"

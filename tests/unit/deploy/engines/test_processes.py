@@ -9,10 +9,9 @@ import psutil
 import pytest
 
 from deploy.client.probe import Probe, SmokeResult
-from deploy.deployment.deployment import Deployment, Ports
-from deploy.deployment.plan import LaunchPlan
 from deploy.engines import broken, server
 from deploy.host.errors import LaunchError
+from tests.plans import make_plan
 from tests.programs import running
 
 # Stands for a container's first process that does not reap its children.
@@ -64,11 +63,7 @@ class Ready(Probe):
 
 @pytest.fixture
 def plan(tmp_path):
-    return LaunchPlan(
-        deployment=Deployment(), engine="apptainer", ports=Ports(), arguments=(), variables={},
-        repository=tmp_path, instances={}, shm_prefix="", identity="", artefact="",
-        log=tmp_path / "server.log",
-    )  # fmt: skip
+    return make_plan(tmp_path, engine="apptainer")
 
 
 @pytest.fixture

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from deploy.client.probe import SmokeResult
-from deploy.deployment.deployment import Deployment, Ports
+from deploy.deployment.deployment import Deployment
 from deploy.deployment.plan import LaunchPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState, ProcessId
 from deploy.engines import pulse, supervise
 from deploy.engines.server import GivenUpError, Note, Server, Stub
 from deploy.engines.supervise import Supervisor
+from tests.plans import make_plan
 
 
 class Stubs:
@@ -111,27 +112,14 @@ class Clock:
 class Run:
     """A supervisor at work, in a thread."""
 
-    def __init__(
-        self, folder: Path, stubs: Stubs, *, heal: bool = True, still: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, stubs: Stubs, *, still: bool = False) -> None:
         self.folder, self.stubs = DeploymentFolder("m", folder), stubs
         self.version, self.other_version = (self.folder.repository / m / "1" for m in "mn")
         for version in (self.version, self.other_version):
             version.mkdir(parents=True)
         self.servers: list[StandIn] = []
-        plan = LaunchPlan(
-            deployment=Deployment(name="m", engine="local", models=("m", "n"), heal=heal),
-            engine="local",
-            ports=Ports(),
-            arguments=(),
-            variables={},
-            repository=self.folder.repository,
-            instances={"m": 2, "n": 1},
-            shm_prefix="p-",
-            identity="i",
-            artefact="",
-            log=self.folder.log,
-        )
+        deployment = Deployment(name="m", engine="local", models=("m", "n"))
+        plan = make_plan(self.folder.path, deployment=deployment, instances={"m": 2, "n": 1})
 
         def start(plan: LaunchPlan, note: Note) -> Server:
             own = [stubs.add(), stubs.add(), stubs.add("n")]
