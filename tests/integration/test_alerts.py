@@ -1,6 +1,5 @@
 """A real Prometheus watches a real server; a real alertmanager delivers what is wrong with it."""
 
-import hashlib
 import json
 import os
 import re
@@ -33,7 +32,7 @@ from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
 from tests.inputs import inputs_of
 from tests.kit import NUMLKIT, SOON_S, free_ports, lacking, until
-from tests.unit.deploy.artefacts.test_trust import Publisher, make_publisher
+from tests.unit.deploy.artefacts.test_trust import make_publisher
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
 # Requests at once for one instance: the last ones wait for more than two seconds.
@@ -72,16 +71,6 @@ def process(*words: str | int | Path, **options: Any) -> Iterator[subprocess.Pop
     finally:
         started.kill()
         started.communicate()
-
-
-def signed_place(folder: Path) -> Publisher:
-    """Return the owner of a folder where a release of a few bytes was published."""
-    owner = make_publisher(folder)
-    (owner.place / "1").mkdir()
-    (owner.place / "1" / "numl.sif").write_bytes(b"image")
-    owner.publish(hashlib.sha256(b"image").hexdigest())
-    (owner.place / "current").symlink_to("1")
-    return owner
 
 
 @contextmanager
@@ -164,7 +153,8 @@ def watched(kit, tmp_path_factory):
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         stack.enter_context(process(*mirror, cwd=CHECKOUT, env={**os.environ, **keys}, **silent))
-        owner, audit = signed_place(folder), f"127.0.0.1:{free_ports().http}"
+        owner, audit = make_publisher(folder), f"127.0.0.1:{free_ports().http}"
+        owner.release(b"image")
         look = (NUMLKIT, "published", owner.place, "--verify", owner.signer.path, "--check")
         look = (*look, "--watch", "1", "--metrics", audit)
         state = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}

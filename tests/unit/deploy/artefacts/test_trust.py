@@ -1,5 +1,6 @@
 """Release statements that are trusted: by their signature, and by what was seen before."""
 
+import hashlib
 import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -35,6 +36,16 @@ class Publisher:
         release = Release(number, NOW, "abc", image=image)
         new = published_release(self.published, release, created=NOW, expires=None)
         return self.write(new)
+
+    def release(self, content: bytes) -> Published:
+        """Publish a .sif of these bytes, to which the link leads from now on."""
+        published = self.publish(hashlib.sha256(content).hexdigest())
+        folder, link = self.place / str(published.last), self.place / "current"
+        folder.mkdir()
+        (folder / "numl.sif").write_bytes(content)
+        link.unlink(missing_ok=True)
+        link.symlink_to(folder.name)
+        return published
 
     def write(self, published: Published, *, signed: bool = True) -> Published:
         self.published, content = published, statement(published)

@@ -15,10 +15,7 @@ from tests.unit.deploy.artefacts.test_trust import make_publisher
 def owner(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     found = make_publisher(tmp_path)
-    (found.place / "1").mkdir()
-    (found.place / "1" / "numl.sif").write_bytes(b"image")
-    found.publish(hashlib.sha256(b"image").hexdigest())
-    (found.place / "current").symlink_to("1")
+    found.release(b"image")
     return found
 
 
