@@ -25,10 +25,9 @@ from numl_formats.statement import read_published
 from tests.bucket import ADMIN, S3, juicefs
 from tests.unit.deploy.publishing.store import MODELS, after, small_models
 
-# What a publish and a rollback write: files, the two models' configurations, the pointer. Steps are
-# before and after each: the second file is there, one configuration is, the pointer has been sent.
+# What a publish writes: files, the two models' configurations, the pointer. Steps are before and
+# after each: the second file is there, one configuration is, the pointer has been sent.
 PUBLISH_STEPS = (3, 17, 21)
-ROLLBACK_STEPS = (0, 2, 5)
 
 
 @pytest.fixture(scope="module")
@@ -159,25 +158,6 @@ def test_a_publish_that_was_killed_goes_on_at_a_service_without_conditional_writ
     assert seen(without_conditions, "killed").serving == 1
     assert publish(place, "new").facts["uploaded"] == 7
     assert seen(without_conditions, "killed").current.versions == {"one": 2, "two": 2}
-
-
-@pytest.mark.parametrize("step", ROLLBACK_STEPS)
-def test_a_rollback_that_is_killed_can_be_repeated(bucket, publish, step):
-    prefix = f"back-{step}"
-    place = bucket.destination(prefix)
-    publish(place, "old")
-    publish(place, "new")
-
-    def back() -> None:
-        at = at_destination(place)
-        at_step(step, die)(at._store.client)
-        at.rollback("1", Signing(), dry_run=False)
-
-    assert in_child(back) == -signal.SIGKILL
-    assert seen(bucket, prefix).serving == (1 if step == ROLLBACK_STEPS[-1] else 2)
-    assert at_destination(place).rollback("1", Signing(), dry_run=False).release == "1"
-    assert seen(bucket, prefix).serving == 1
-    assert at_destination(place).listing(Look()).problems == ()
 
 
 @pytest.mark.parametrize("step", PUBLISH_STEPS)
