@@ -50,18 +50,7 @@ def test_files_in_bulk_are_labelled_once_and_merged(kit, demo, tmp_path):
         assert (got["event_table/event_id"][:] == sent["event_table/event_id"][:]).all()
 
 
-def test_every_event_gets_a_picture(kit, demo, tmp_path):
-    flags = ["--url", _url(demo, "grpc"), "--out", str(tmp_path / "results.h5")]
-    done = kit.run("infer", str(EVENTS), *flags, "--display", str(tmp_path / "displays"))
-    assert done.returncode == 0, done.stderr
-    with h5py.File(EVENTS) as sent:
-        events = len(sent["event_table/event_id"])
-    pictures = list((tmp_path / "displays").glob("*.png"))
-    assert len(pictures) == events
-    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
-
-
-def test_a_bad_event_is_listed_and_the_others_are_answered(kit, demo, tmp_path):
+def test_a_bad_event_is_listed_and_the_others_are_answered_and_drawn(kit, demo, tmp_path):
     spoilt = tmp_path / "spoilt.h5"
     shutil.copy(EVENTS, spoilt)
     with h5py.File(spoilt, "r+") as file:
@@ -69,14 +58,16 @@ def test_a_bad_event_is_listed_and_the_others_are_answered(kit, demo, tmp_path):
         rows = np.flatnonzero((file["hit_table/event_id"][:] == event).all(axis=1))
         file["hit_table/integral"][rows[3]] = 5e6
     out = tmp_path / "results.h5"
-    done = kit.run(
-        "infer", str(spoilt), "--url", _url(demo, "http"), "--out", str(out), script=True
-    )
+    flags = ["--out", str(out), "--display", str(tmp_path / "displays")]
+    done = kit.run("infer", str(spoilt), "--url", _url(demo, "http"), *flags, script=True)
     assert done.returncode == 1
     assert "integral" in done.stdout + done.stderr
     assert "row 3" in done.stdout + done.stderr
     with h5py.File(out) as got:
         assert len(got["event_table/event_id"]) == 4
+    pictures = list((tmp_path / "displays").glob("*.png"))
+    assert len(pictures) == 4
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
 
 
 def test_a_killed_server_costs_no_event(kit, single, tmp_path):
