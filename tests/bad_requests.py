@@ -43,12 +43,8 @@ def many(columns: int) -> Callable[[np.ndarray], np.ndarray]:
     return lambda edges: edges[:, :1].repeat(columns, axis=1)
 
 
-def too_wide(_picture: np.ndarray) -> np.ndarray:
-    return picture(Image.new("1", (40_000, 100)))["picture"]
-
-
-def too_large(_picture: np.ndarray) -> np.ndarray:
-    return picture(Image.new("1", (8000, 6300)))["picture"]
+def blank(width: int, height: int) -> Callable[[np.ndarray], np.ndarray]:
+    return lambda _picture: picture(Image.new("1", (width, height)))["picture"]
 
 
 TEXT_FAULTS = (
@@ -61,8 +57,8 @@ PICTURE_FAULTS = (
     (content(b""), "picture is empty"),
     (content(b"nothing of the kind"), "picture is none that OpenCV can read"),
     (content(b"P6 0 0 255\n"), "picture is none that OpenCV can read"),  # 0 x 0
-    (too_large, "picture is damaged, or has more than 40 megapixels"),
-    (too_wide, "picture is 40000 x 100; at most 32766 pixels a side are read"),
+    (blank(8000, 6300), "picture is damaged, or has more than 40 megapixels"),
+    (blank(40_000, 100), "picture is 40000 x 100; at most 32766 pixels a side are read"),
     (lambda found: np.repeat(found, 2), "unexpected shape for input 'picture'"),
 )
 NEGATIVE = "has values that are negative or not finite"

@@ -56,12 +56,6 @@ def test_the_right_shape_without_values_is_unhealthy(triton, repository, capsys)
     assert "nugraph2: the answer cannot be read: cannot reshape" in capsys.readouterr().out
 
 
-def test_a_model_that_failed_to_load_is_named(triton, repository, capsys):
-    triton.ready["nugraph3"] = False
-    assert ask(triton, repository) == 1
-    assert capsys.readouterr().out == "unhealthy: nugraph3: not ready\n"
-
-
 def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(triton, repository, capsys):
     triton.error = "Stub process 'nugraph2_0_0' is not healthy."
     assert ask(triton, repository) == 1
@@ -186,8 +180,9 @@ def test_it_waits_for_a_server_that_does_not_answer_yet(triton, repository, caps
     assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_it_does_not_wait_for_a_model_that_has_failed(triton, repository, capsys):
+def test_a_model_that_failed_to_load_is_named_and_not_waited_for(triton, repository, capsys):
     triton.ready["nugraph3"] = False
     started = time.monotonic()
     assert ask(triton, repository, "--wait", "3600") == 1
     assert time.monotonic() - started < 1800
+    assert capsys.readouterr().out == "unhealthy: nugraph3: not ready\n"

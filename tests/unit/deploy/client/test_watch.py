@@ -90,14 +90,10 @@ def test_a_wrong_answer_of_a_ready_server_is_wrong_and_leaves_the_last_right_one
     assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
 
 
-def test_where_there_never_was_a_right_answer_there_is_no_latency():
-    lines = exported(replace(CHECK, models=(WRONG,)))
-    assert not any(line.startswith("numl_smoke_latency_seconds") for line in lines)
-
-
-def test_a_model_that_never_gave_a_right_answer_is_late_from_the_first_check_on():
+def test_a_model_that_never_gave_a_right_answer_is_late_from_the_first_check_on_and_has_no_times():
     lines = exported(replace(CHECK, models=(WRONG,)), replace(CHECK, models=(WRONG,)))
     assert f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 100.0" in lines
+    assert not any(line.startswith("numl_smoke_latency_seconds") for line in lines)
 
 
 def test_the_certificate_of_a_server_that_is_gone_is_not_exported():

@@ -28,10 +28,11 @@ def test_a_command_explains_itself(command, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_build_can_be_started_as_a_file_of_the_checkout(tmp_path):
-    done = run_process(["deploy/build.py", "--help"], tmp_path)
+@pytest.mark.parametrize("file", ["deploy/build.py", "scripts/infer.py"])
+def test_a_command_can_be_started_as_a_file_of_the_checkout(file, tmp_path):
+    done = run_process([file, "--help"], tmp_path)
     assert done.returncode == 0
-    assert done.stdout.startswith("usage: numlkit build ")
+    assert done.stdout.startswith(f"usage: numlkit {Path(file).stem} ")
 
 
 @pytest.mark.parametrize("command", ["status", "logs", "smoke", "down"])

@@ -152,11 +152,6 @@ def test_numlkit_names_the_nearest_command(words, error, remedy, capsys):
     assert capsys.readouterr() == ("", f"error: {error}\n  try: {remedy}\n")
 
 
-def test_scripts_infer_is_numlkit_infer(tmp_path):
-    done = run_process(["scripts/infer.py", "--help"], tmp_path)
-    assert done.stdout.startswith("usage: numlkit infer ")
-
-
 def _typed(line: str, home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a line of a shell, in which ``numlkit`` is the kit's."""
     script = f'numlkit() {{ "{NUMLKIT}" "$@"; }}\n{line}'
