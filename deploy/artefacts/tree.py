@@ -58,7 +58,8 @@ class Tree:
 
     def add(self, layer: Layer, wanted: Callable[[Parts], bool]) -> None:
         """Lay a layer over the tree; of its files only those that are ``wanted`` are kept."""
-        self._become(self.read(layer, wanted).over(self))
+        laid = self.read(layer, wanted).over(self)
+        self.entries, self.removed, self.emptied = laid.entries, laid.removed, laid.emptied
         for parts, entry in self.entries.items():
             if entry.linked:
                 what = f"{'/'.join(parts)} is a hard link to {'/'.join(entry.linked)}"
@@ -117,9 +118,6 @@ class Tree:
             self.kept, seen, lower.removed | self.removed, lower.emptied | self.emptied,
             self._numbers,
         )  # fmt: skip
-
-    def _become(self, other: "Tree") -> None:
-        self.entries, self.removed, self.emptied = other.entries, other.removed, other.emptied
 
     def _keep(self, content: IO[bytes] | None) -> Path:
         assert content is not None

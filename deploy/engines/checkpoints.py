@@ -58,11 +58,10 @@ def _why_no_weights(path: Path) -> str | None:
     if path.is_dir():
         lacking = [name for name in DATA_FILES if not (path / name).is_file()]
         return f"the folder has no {lacking[0]}" if lacking else None
-    if (reason := _why_not_read(path)) is not None:
-        return reason
-    if not zipfile.is_zipfile(path):
+    reason = _why_not_read(path)
+    if reason is None and not zipfile.is_zipfile(path):
         return "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"
-    return None
+    return reason
 
 
 def _why_not_read(path: Path) -> str | None:

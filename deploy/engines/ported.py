@@ -148,7 +148,7 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
     with built_folder(target) as folder:
         version = folder / "1"
         version.mkdir()
-        served = version / _served_name(origin)
+        served = version / (origin.file.name if origin.named else f"model{origin.file.suffix}")
         if origin.file.is_dir():
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(origin.file, served, ignore=ignored)
@@ -167,10 +167,6 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
         named = _ONNX_ENVIRONMENT if is_onnx else KITS_OWN
         write_config(_config(tensors, named, origin.named), folder / CONFIG)
     return target
-
-
-def _served_name(origin: Origin) -> str:
-    return origin.file.name if origin.named is not None else f"model{origin.file.suffix}"
 
 
 def _write_example(path: Path, request: Mapping[str, Any]) -> None:

@@ -79,23 +79,13 @@ def missing_stubs(stubs: Iterable[Stub], wanted: Mapping[str, int]) -> dict[str,
     return {model: n - alive[model] for model, n in wanted.items() if alive[model] < n}
 
 
-def memory_in_use(server: psutil.Process) -> int:
-    total = 0
-    with suppress(psutil.NoSuchProcess):
-        for process in (server, *server.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += process.memory_full_info().pss
-    return total
-
-
-def processor_time(server: psutil.Process) -> float:
-    """Return the seconds of processor time that a server and its stubs have used."""
+def used(server: psutil.Process, what: Callable[[psutil.Process], float]) -> float:
+    """Return how much a server and its stubs use, or have used, of something."""
     total = 0.0
     with suppress(psutil.NoSuchProcess):
         for process in (server, *server.children(recursive=True)):
             with suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system
+                total += what(process)
     return total
 
 
@@ -217,10 +207,10 @@ class Server(ABC):
         limit, process = self._plan.deployment.memory, self._process()
         if limit is None or process is None:
             return None
-        used = memory_in_use(process)
-        if used <= limit:
+        memory = used(process, lambda one: one.memory_full_info().pss)
+        if memory <= limit:
             return None
-        return f"uses {used / 1e6:.0f} MB; its memory limit (--memory) is {limit / 1e6:.0f} MB"
+        return f"uses {memory / 1e6:.0f} MB; its memory limit (--memory) is {limit / 1e6:.0f} MB"
 
     def kill(self) -> None:
         """Kill its process at once: one that hangs does not stop when it is asked to."""
@@ -305,7 +295,8 @@ class Server(ABC):
     def _work(self) -> tuple[int, float]:
         """Return the bytes that it has logged and the processor time that it has used so far."""
         process = self._process()
-        return self.log_size(), processor_time(process) if process is not None else 0.0
+        seconds = used(process, lambda one: sum(one.cpu_times()[:2])) if process is not None else 0
+        return self.log_size(), seconds
 
     def _process(self) -> psutil.Process | None:
         return self.identity.process() if self.identity is not None else None

@@ -100,12 +100,7 @@ def _published(
             return None
         release = releases[number]
     if release.image is None or release.image.form != "sif":
-        cause = (
-            f"release {release.number} in {place} is a sandbox, which is not started from a .sif"
-        )
-        if trusted:
-            cause = (
-                f"release {release.number} in {place} is a sandbox: its files cannot be verified"
-            )
+        why = ": its files cannot be verified" if trusted else ", which is not started from a .sif"
+        cause = f"release {release.number} in {place} is a sandbox{why}"
         raise LaunchError(cause, "have it published without --sandbox")
     return Source(place / str(release.number) / release.image.name, release, trusted)

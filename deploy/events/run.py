@@ -147,7 +147,7 @@ def send(
         if writer is not None:
             unread = any(failure.event_id is None for failure in tally.failures)
             writer.complete = not cut and not unread
-            nothing_sent = not any(map(_was_read, tally.failures))
+            nothing_sent = all(each.event_id is None or not each.source for each in tally.failures)
             if not tally.latencies and (nothing_sent or (out is not None and out.exists())):
                 # No event was answered: keep the results of an earlier run.
                 writer.discard()
@@ -178,10 +178,6 @@ def _events(
     for event_id in sorted(missing):
         tally.seen += 1
         yield Failure(event_id, "", "no such event in the files")
-
-
-def _was_read(failure: Failure) -> bool:
-    return failure.event_id is not None and bool(failure.source)
 
 
 def _draw(labels: Labels, folder: Path, model: ServedModel, tally: Tally) -> None:

@@ -124,7 +124,8 @@ class _Reader:
         while waiting:
             try:
                 current = waiting.pop()
-                parts, listed = _parts(current), _listed(current)
+                parts = _parts(current)
+                listed = [_digest(each) for each in current.content.get("manifests", ())]
             except _MALFORMED:
                 yield _UNREADABLE
                 continue
@@ -157,10 +158,6 @@ def size_of(manifest: Manifest) -> int:
         return sum(size for _, size in _parts(manifest))
     except _MALFORMED:
         return 0
-
-
-def _listed(manifest: Manifest) -> list[str]:
-    return [_digest(each) for each in manifest.content.get("manifests", ())]
 
 
 def _digest(said: Mapping[str, object]) -> str:

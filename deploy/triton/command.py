@@ -72,7 +72,10 @@ def server_arguments(
         cache: Whether a model uses Triton's response cache.
         flags: Those that the server is known to understand.
     """
-    http_address = _http_address(http_listen or listen)
+    # Triton hands an address to libevhtp, or puts a colon and the port behind it for gRPC.
+    grpc_address = f"[{listen}]" if ":" in listen else listen
+    http_listen = http_listen or listen
+    http_address = f"ipv6:{http_listen}" if ":" in http_listen else http_listen
     return (
         str(distribution.executable),
         f"--id={identity}",
@@ -82,7 +85,7 @@ def server_arguments(
         f"--backend-config=python,shm-region-prefix-name={shm_prefix}",
         f"--http-address={http_address}",
         f"--http-port={ports.http}",
-        f"--grpc-address={_grpc_address(listen)}",
+        f"--grpc-address={grpc_address}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-address={http_address}",
         f"--metrics-port={ports.metrics}",
@@ -93,17 +96,6 @@ def server_arguments(
         *((f"--{_CLIENT_SHM}=true",) if shared_memory and _CLIENT_SHM in flags else ()),
         *_tls_arguments(tls),
     )
-
-
-# Triton hands an address to libevhtp, or puts a colon and the port behind it for gRPC.
-
-
-def _http_address(address: str) -> str:
-    return f"ipv6:{address}" if ":" in address else address
-
-
-def _grpc_address(address: str) -> str:
-    return f"[{address}]" if ":" in address else address
 
 
 def image_flags(*, cache: bool = False) -> tuple[str, ...]:
