@@ -33,14 +33,6 @@ def test_an_idle_agent_asks_once_a_poll_and_its_server_never(serving):
     assert serving.server.asked == server
 
 
-def test_back_and_forth(serving):
-    for number, version in ((2, 2), (3, 1), (4, 2)):
-        serving.bucket.publish(number, version)
-        serving.run(2 * POLL_S)
-        assert serving.tree() == expected(version)
-        assert serving.agent.status.release == number
-
-
 def test_the_old_version_stays_until_the_server_answers_with_the_new(serving):
     serving.server.cannot_load = {("b", 2)}
     serving.bucket.publish(2, 2)
@@ -114,12 +106,6 @@ def test_a_server_that_is_away_is_no_fault_of_a_release(serving):
     serving.server.runs = True
     serving.run(2)
     assert serving.tree() == expected(2)
-
-
-def test_models_come_and_go(serving):
-    serving.bucket.publish(2, 2, "b", "c")
-    serving.run(2 * POLL_S)
-    assert serving.tree() == expected(2, "b", "c")
 
 
 def test_a_release_that_is_rolled_back_before_it_has_loaded_leaves_no_model(serving):

@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from deploy.artefacts import layers
+from deploy.artefacts.keys import read_signer
+from tests.cosign import Cosign
 from tests.releases import Blob
 from tests.unit.deploy.artefacts.played import Registry
 
@@ -31,3 +33,13 @@ def serve(monkeypatch):
     for each in started:
         each.shutdown()
         each.server_close()
+
+
+@pytest.fixture
+def cosign(tmp_path, monkeypatch):
+    return Cosign.install(tmp_path / "bin", monkeypatch)
+
+
+@pytest.fixture
+def signer(cosign):
+    return read_signer(cosign.key)

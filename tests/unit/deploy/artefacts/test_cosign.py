@@ -30,16 +30,6 @@ FACTS = {"tag": "prod", "line": "one", "sequence": "3", "created": "2026-11-23T0
 
 
 @pytest.fixture
-def cosign(tmp_path, monkeypatch):
-    return Cosign.install(tmp_path / "bin", monkeypatch)
-
-
-@pytest.fixture
-def signer(cosign):
-    return read_signer(cosign.key)
-
-
-@pytest.fixture
 def statements(tmp_path):
     documents = {SBOM: {"bomFormat": "CycloneDX"}, PROVENANCE: {"predicate": {"by": "us"}}}
     for kind, document in documents.items():

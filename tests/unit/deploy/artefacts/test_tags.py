@@ -20,16 +20,6 @@ PROD = parse_reference(f"{NAME}:prod")
 IMAGE = parse_reference(f"{NAME}@sha256:{'ab' * 32}")
 
 
-@pytest.fixture
-def cosign(tmp_path, monkeypatch):
-    return Cosign.install(tmp_path / "bin", monkeypatch)
-
-
-@pytest.fixture
-def signer(cosign):
-    return read_signer(cosign.key)
-
-
 def facts(sequence: int, tag: str = "prod", line: str = "one") -> dict[str, str]:
     return {
         "tag": tag, "line": line, "sequence": str(sequence), "created": "2026-11-23T02:27:00Z",
