@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.manifest import Artefact, record
+from deploy.artefacts.manifest import record
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
+from tests.artefacts import artefact
 from tests.conformance.test_documentation import SIF
 from tests.kit import Kit, free_ports, until
 from tests.pages import shown
@@ -63,16 +64,7 @@ class Walk:
         shutil.copy(CHECKOUT / "dist" / Path(SIF).name, path)
         with path.open("ab") as file:
             file.write(more)
-        made = Artefact(
-            kind="sif",
-            name=path.name,
-            bytes=path.stat().st_size,
-            sha256=sha256_of(path),
-            created=0,
-            inputs={},
-            steps={},
-        )
-        record(path.parent, made)
+        record(path.parent, artefact("sif", path.name, sha256_of(path), path.stat().st_size))
         return str(path)
 
     def serves(self) -> str:

@@ -272,18 +272,14 @@ class Runner:
                 continue
 
 
-@pytest.fixture
-def runner(engine):
+def _runner(engine):
     runner = Runner(engine)
     yield runner
     runner.close()
 
 
-@pytest.fixture(scope="module")
-def shared_runner(engine):
-    runner = Runner(engine)
-    yield runner
-    runner.close()
+runner = pytest.fixture(_runner)
+shared_runner = pytest.fixture(_runner, scope="module")
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from deploy.artefacts.manifest import Artefact, record
+from deploy.artefacts.manifest import record
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
+from tests.artefacts import artefact
 from tests.kit import NUMLKIT
 
 
@@ -37,10 +38,7 @@ def test_a_sif_and_then_a_sandbox_are_published_and_anybody_can_run_what_serves(
     sif, ordinary_user, shared
 ):
     size, digest = sif.stat().st_size, sha256_of(sif)
-    made = Artefact(
-        kind="sif", name=sif.name, bytes=size, sha256=digest, created=0, inputs={}, steps={}
-    )
-    record(sif.parent, made)
+    record(sif.parent, artefact("sif", sif.name, digest, size))
     place = shared / "cvmfs"
     place.mkdir()
     first = run("publish", place, "--image", sif)

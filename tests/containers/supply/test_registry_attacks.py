@@ -31,6 +31,7 @@ from deploy.host.errors import SignatureError
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Look, Order, Outcome
 from deploy.publishing.registry import RegistryPlace
+from tests.artefacts import artefact
 from tests.containers.supply.conftest import MANIFEST, Tamperer
 from tests.releases import Blob, push
 
@@ -53,9 +54,7 @@ class Place(RegistryPlace):
 
     def _publish(self, order: Order, say: Say) -> Outcome:
         digest = layer_of(self.content).digest
-        made = Artefact(
-            kind="image", name="n:t", bytes=1, sha256=digest, created=0, inputs={}, steps={}
-        )
+        made = artefact("image", "n:t", digest)
         (self.folder / sbom_of(made)).write_text(json.dumps({"components": [self.content]}))
         said = {"predicate": {"buildDefinition": {"buildType": self.content}, "runDetails": {}}}
         (self.folder / provenance_of(made)).write_text(json.dumps(said))

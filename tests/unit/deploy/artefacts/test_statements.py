@@ -28,6 +28,7 @@ from deploy.artefacts.statements import (
 )
 from deploy.host.errors import BuildError
 from deploy.triton.release import find_release
+from tests.artefacts import artefact
 
 COMMIT = "a" * 40
 BUILD = Build(
@@ -192,13 +193,10 @@ def made(folder: Path, kind: str, name: str, content: bytes) -> Artefact:
     sha256 = subprocess.run(["sha256sum"], input=content, capture_output=True, check=True)
     if kind != "image":
         (folder / name).write_bytes(content)
-    artefact = Artefact.model_validate(
-        {"kind": kind, "name": name, "bytes": 1, "created": 0, "inputs": {}, "steps": {}}
-        | {"sha256": sha256.stdout[:64].decode()}
-    )
-    write_statements(folder, artefact, PARTS, BUILD)
-    record(folder, artefact)
-    return artefact
+    built = artefact(kind, name, sha256.stdout[:64].decode())
+    write_statements(folder, built, PARTS, BUILD)
+    record(folder, built)
+    return built
 
 
 def test_the_checksums_are_those_of_all_that_lies_there(tmp_path):

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from deploy.artefacts.labels import Source
-from deploy.artefacts.manifest import Artefact, record
+from deploy.artefacts.manifest import record
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
@@ -28,6 +28,7 @@ from deploy.publishing.lock import LOCK, Owner, alone_in
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from numl_formats.published import File, Model, Release, published_release
 from numl_formats.statement import NAME, statement
+from tests.artefacts import artefact
 
 MANY = 200
 NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
@@ -50,11 +51,7 @@ def publish_file(dist: Path, root: Path, content: str, **more: Any) -> Outcome:
     sif = dist / f"{content}.sif"
     dist.mkdir(exist_ok=True)
     sif.write_text(content)
-    digest = sha256_of(sif)
-    made = Artefact(
-        kind="sif", name=sif.name, bytes=1, sha256=digest, created=0, inputs={}, steps={}
-    )
-    record(dist, made)
+    record(dist, artefact("sif", sif.name, sha256_of(sif)))
     order = Order(Resolved(Deployment()), artefact=sif, **more)
     return FolderPlace(root).publish(order, Console("quiet"))
 

@@ -26,6 +26,7 @@ from deploy.publishing.destination import InRegistry
 from deploy.publishing.images import ImagePlace
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from deploy.publishing.registry import RegistryPlace
+from tests.artefacts import artefact
 from tests.cosign import Cosign
 
 KEY, SIGNER = Path("cosign.key"), Signer(Path("cosign.pub"), "pem")
@@ -55,12 +56,9 @@ class Place(RegistryPlace):
         self.artefact = ""
 
     def _publish(self, order: Order, say: Say) -> Outcome:
-        made = Artefact(
-            kind="image", name="n:t", bytes=1, sha256=self.artefact, created=0, inputs={}, steps={}
-        )
         return self.bring(
             order,
-            made,
+            artefact("image", "n:t", self.artefact),
             folder=Path(),
             default_tag="t",
             push=lambda tag: self.registry.tag(self.artefact, tag),

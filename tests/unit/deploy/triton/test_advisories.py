@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.sbom import of_triton, sbom
 from deploy.artefacts.statements import sbom_of, vex_of, write_vex
 from deploy.checks.host import triton_findings
@@ -12,6 +11,7 @@ from deploy.deployment.deployment import load_deployment
 from deploy.engines.resolved import Resolved
 from deploy.triton.advisories import advisories, summary
 from deploy.triton.release import find_release
+from tests.artefacts import artefact
 
 TRITON = find_release("24.10")
 
@@ -47,14 +47,11 @@ def test_a_service_for_others_is_warned_once_and_doctor_says_it_always(listen, w
 
 
 def test_a_vex_names_the_component_of_the_sbom_beside_it(tmp_path):
-    artefact = Artefact.model_validate(
-        {"kind": "sif", "name": "a.sif", "bytes": 1, "sha256": "0", "created": 0}
-        | {"inputs": {}, "steps": {}}
-    )
+    made = artefact("sif", "a.sif", "0")
     listed = sbom("container", "a.sif", [of_triton(TRITON)], epoch=0)
-    (tmp_path / sbom_of(artefact)).write_text(listed)
-    write_vex(tmp_path, artefact, TRITON)
-    document = json.loads((tmp_path / vex_of(artefact)).read_text())
+    (tmp_path / sbom_of(made)).write_text(listed)
+    write_vex(tmp_path, made, TRITON)
+    document = json.loads((tmp_path / vex_of(made)).read_text())
     assert len(document["vulnerabilities"]) == 17
     first = document["vulnerabilities"][0]
     number = json.loads(listed)["serialNumber"].removeprefix("urn:uuid:")
@@ -65,5 +62,5 @@ def test_a_vex_names_the_component_of_the_sbom_beside_it(tmp_path):
         "analysis": {"state": "exploitable"},
         "affects": [{"ref": f"urn:cdx:{number}/1#pkg:pypi/nvidia-pytriton@0.7.0"}],
     }
-    write_vex(tmp_path, artefact, replace(TRITON, server="2.71.0"))
-    assert not (tmp_path / vex_of(artefact)).exists()
+    write_vex(tmp_path, made, replace(TRITON, server="2.71.0"))
+    assert not (tmp_path / vex_of(made)).exists()
