@@ -23,6 +23,7 @@ from deploy.engines.instance import config_folder
 from deploy.engines.leftovers import shared_memory_regions, shm_prefix, stubs_at
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
+from tests.programs import run_program
 
 _CLAIMS: list[socket.socket] = []
 NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
@@ -78,15 +79,7 @@ class Kit:
             flags = (*flags, "--ports", self.ports[name])
         if not self.within:
             return run_command([*words[1:], *flags], self.variables, START_S + 60)
-        return subprocess.run(
-            [*words, *flags],
-            cwd=CHECKOUT,
-            env=self.variables,
-            capture_output=True,
-            text=True,
-            timeout=START_S + 60,
-            check=False,
-        )
+        return run_program([*words, *flags], cwd=CHECKOUT, env=self.variables, timeout=START_S + 60)
 
     def json(self, command: str, *flags: str) -> dict[str, Any]:
         done = self.run(command, "--json", *flags)
@@ -130,9 +123,7 @@ class Kit:
         if self.engine == "apptainer":
             words = ["apptainer", "instance", "list", "--json"]
         config = {"APPTAINER_CONFIGDIR": str(config_folder(self.folder(name)))}
-        done = subprocess.run(
-            words, env={**os.environ, **config}, capture_output=True, text=True, check=True
-        )
+        done = run_program(words, env={**os.environ, **config}, check=True)
         if self.engine == "docker":
             return done.stdout.split()
         return [found["instance"] for found in json.loads(done.stdout)["instances"]]

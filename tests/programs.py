@@ -1,7 +1,7 @@
-"""Programs that stand for others."""
+"""Programs that are run, and those that stand for others."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,13 @@ def write_program(path: Path, script: str) -> Path:
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path
+
+
+def run_program(
+    words: Sequence[str | Path], *, check: bool = False, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; return its status and what it said."""
+    return subprocess.run(words, capture_output=True, text=True, check=check, **more)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tests.bucket import READER
 from tests.by_hand import triton
 from tests.inputs import inputs_of
 from tests.kit import SOON_S, free_ports, until
+from tests.programs import run_program
 from tests.synced import MODELS, House
 
 POLL_S = 0.5
@@ -58,10 +59,7 @@ class Sync:
         return {"PATH": os.environ["PATH"], **keys, **self.variables}
 
     def once(self) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command("--once"), env=self.environment, capture_output=True, text=True,
-            check=False, timeout=SOON_S,
-        )  # fmt: skip
+        return run_program(self.command("--once"), env=self.environment, timeout=SOON_S)
 
     def start(self) -> None:
         with self.log.open("a") as log:

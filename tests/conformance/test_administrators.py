@@ -19,6 +19,7 @@ from tests.artefacts import artefact
 from tests.conformance.test_documentation import SIF
 from tests.kit import Kit, free_ports, until
 from tests.pages import shown
+from tests.programs import run_program
 
 PAGE = CHECKOUT / "docs/administrators.md"
 PLACE = "/cvmfs/example.org/numl"
@@ -46,14 +47,7 @@ class Walk:
         return [str(Path(sys.executable).with_name(words[0])), *words[1:], *more]
 
     def type(self, text: str, *more: str, status: tuple[int, ...] = (0,)) -> str:
-        done = subprocess.run(
-            self.words(text, *more),
-            cwd=self.folder,
-            env=self.kit.variables,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program(self.words(text, *more), cwd=self.folder, env=self.kit.variables)
         assert done.returncode in status, done.stdout + done.stderr
         return done.stdout + done.stderr
 

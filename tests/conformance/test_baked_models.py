@@ -12,6 +12,7 @@ import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.kit import NUMLKIT, Kit
+from tests.programs import run_program
 
 MODELS = ("drift", "hits")
 LIKE = ("electron_lifetime", "hit_finder")
@@ -23,9 +24,7 @@ class Baked(NamedTuple):
 
 
 def command(*words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [NUMLKIT, *words, "--json"], cwd=CHECKOUT, capture_output=True, text=True, check=False
-    )
+    done = run_program([NUMLKIT, *words, "--json"], cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
 

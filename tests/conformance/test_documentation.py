@@ -10,6 +10,7 @@ from deploy.deployment.deployment import load_deployment
 from deploy.host.paths import CHECKOUT
 from tests.kit import until
 from tests.pages import numlkit
+from tests.programs import run_program
 
 SIF = "/cvmfs/numl-24.10-serving.sif"
 
@@ -50,9 +51,7 @@ def test_the_command_of_a_dry_run_starts_what_prepare_has_staged(kit):
     name = ["--name", "pasted", "--models", "nugraph3", "--instances", "1"]
     shown = kit.run("up", *name, "--dry-run").stdout
     assert kit.run("prepare", "--engine", "docker", *name).returncode == 0
-    container = subprocess.run(
-        ["bash", "-c", shown], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    container = run_program(["bash", "-c", shown], check=True).stdout.strip()
     try:
         health = ["docker", "exec", container, "/opt/numl/bin/health"]
         until(lambda: subprocess.run(health, check=False).returncode == 0, "the container")

@@ -13,6 +13,7 @@ from deploy.engines.docker_container import create_options
 from deploy.engines.resolved import Resolved
 from deploy.host.paths import CHECKOUT
 from tests.containers.conftest import Server
+from tests.programs import run_program
 
 PROJECT = "numlkit-test-compose"
 
@@ -24,7 +25,7 @@ def compose(*words: str, **variables: str) -> str:
     if plugin.returncode != 0:
         assert shutil.which("docker-compose"), "no compose: sudo apt-get install docker-compose"
         program = ["docker-compose"]
-    done = subprocess.run(
+    done = run_program(
         [
             *program,
             "--project-name",
@@ -34,9 +35,6 @@ def compose(*words: str, **variables: str) -> str:
             *words,
         ],
         env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 
 SCRIPT = CHECKOUT / "scripts" / "install_container_tools"
 
 
 def _install(*words: str | Path, umask: int = 0o022, **variables: str) -> str:
     environment = {**os.environ, **variables}
-    done = subprocess.run(
-        [SCRIPT, *words], umask=umask, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_program([SCRIPT, *words], umask=umask, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -36,6 +36,7 @@ from tests.by_hand import triton
 from tests.commands import run_command
 from tests.environments import ignore
 from tests.kit import NUMLKIT, open_to_all
+from tests.programs import run_program
 
 EPOCH = 1_700_000_000
 NOBODY = 65534
@@ -81,11 +82,8 @@ def layers(prefix, tmp_path_factory):
 
 
 def run(folder: Path, code: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [str(folder / "bin" / "python"), "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
         env={"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1", **more},
     )
 
@@ -173,10 +171,7 @@ def test_their_sizes(prefix, full_prefix):
 
 
 def test_the_archive_has_its_digest_beside_it(archive):
-    done = subprocess.run(
-        ["sha256sum", "-c", f"{archive.name}.sha256"],
-        cwd=archive.parent, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_program(["sha256sum", "-c", f"{archive.name}.sha256"], cwd=archive.parent)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in archive.parent.iterdir()) == [
         archive.name,
@@ -204,10 +199,9 @@ def test_an_ordinary_user_runs_it_anywhere_read_only(archive, tmp_path):
         command = ["bash"]
     script = 'source "$0/bin/activate" && exec python -m numl_serving.check "$@"'
     models = [str(path) for path in golden_models()]
-    done = subprocess.run(
-        [*command, "-c", script, str(folder), *models],
-        capture_output=True, text=True, check=False, env={"PATH": os.defpath}, cwd="/",
-    )  # fmt: skip
+    done = run_program(
+        [*command, "-c", script, str(folder), *models], env={"PATH": os.defpath}, cwd="/"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count('"ok": true') == len(models) == 3
     if os.geteuid() == 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import Kit
+from tests.programs import run_program
 
 Program = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -30,8 +31,6 @@ def label(program):
     """Run numl-label with these words."""
 
     def run(*words: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program, *map(str, words)], capture_output=True, text=True, timeout=120, check=False
-        )
+        return run_program([program, *map(str, words)], timeout=120)
 
     return run

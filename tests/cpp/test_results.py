@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2
 from deploy.host.paths import CHECKOUT
 from tests.cpp.scripted import scripted
 from tests.kit import until
+from tests.programs import run_program
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
@@ -31,13 +32,7 @@ def test_a_full_disk_is_told_and_no_file_is_left(program, tmp_path, kilobytes):
     limited = ["bash", "-c", """trap '' XFSZ; ulimit -f "$0"; exec "$@" """, str(kilobytes)]
     with scripted() as server:
         words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "60"]
-        done = subprocess.run(
-            [*limited, *words, "--out", tmp_path / "out.h5", EVENTS],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run_program([*limited, *words, "--out", tmp_path / "out.h5", EVENTS], timeout=120)
     assert done.returncode == 1, done.stderr
     assert "out.h5 cannot be written" in done.stderr.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

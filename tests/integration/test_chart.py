@@ -18,6 +18,7 @@ import yaml
 from deploy.host.paths import CHECKOUT
 from tests.chart import CHART, SITES, find, render, render_text
 from tests.kit import lacking
+from tests.programs import run_program
 
 TOOLS = ("checkov==3.3.30", "cloudcoil-models-keda==2.16.1.0")
 ACCEPTED = {
@@ -48,12 +49,7 @@ def test_checkov_fails_nothing_but_what_is_listed(tools, tmp_path):
     for name in ("gpu", "okd", "everything"):
         (tmp_path / f"{name}.yaml").write_text(render_text(SITES[name]))
     command = [tools / "checkov", "--directory", tmp_path, "--framework", "kubernetes"]
-    done = subprocess.run(
-        [*command, "--skip-download", "--output", "json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([*command, "--skip-download", "--output", "json"])
     report = json.loads(done.stdout)
     assert report["summary"]["passed"] > 400
     failed = {
@@ -72,13 +68,7 @@ def keda_takes(tools: Path, scaled: Mapping[str, Any]) -> bool:
         "from cloudcoil.models.keda.v1alpha1 import ScaledObject\n"
         "ScaledObject.model_validate(json.load(sys.stdin))\n"
     )
-    done = subprocess.run(
-        [tools / "python", "-c", script],
-        input=json.dumps(scaled),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([tools / "python", "-c", script], input=json.dumps(scaled))
     assert done.returncode == 0 or "ValidationError" in done.stderr, done.stderr
     return done.returncode == 0
 
@@ -181,10 +171,5 @@ def test_prometheus_sees_the_queue_of_the_one_model_that_is_asked(
         ],
     }
     (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
-    done = subprocess.run(
-        [promtool, "test", "rules", tmp_path / "test.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([promtool, "test", "rules", tmp_path / "test.yaml"])
     assert done.returncode == 0, done.stdout + done.stderr

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import subprocess
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from deploy.deployment.ports import is_free
 from deploy.host.errors import DeploymentError
 from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
 from deploy.triton.golden import golden_of
+from tests.programs import run_program
 
 MODEL = "nugraph3"
 # Most shells have 1024; a server itself needs about 70.
@@ -47,12 +47,9 @@ def test_a_server_listens_on_an_ipv6_address(kit):
         assert smoked["status"] == 0, smoked
     # What an image's server is asked by.
     where = {"NUML_LISTEN_HTTP": "::1", "NUML_HTTP_PORT": str(ports["http"])}
-    done = subprocess.run(
+    done = run_program(
         [CHECKOUT / "containers" / "probe", "ready", MODEL],
         env={"PATH": os.environ["PATH"], **where},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert (done.returncode, done.stdout) == (0, "")
     kit.end("ipv6")

@@ -1,7 +1,6 @@
 """What the README and docs/ show of a running server, done with one."""
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
 from tests.pages import PAGES, README, blocks, numlkit
+from tests.programs import run_program
 
 EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 # As tests/integration/tls, test_alerts.py and tests/containers/supply have them.
@@ -32,9 +32,7 @@ def test_the_client_that_is_shown_gets_an_answer(demo, page):
     (code,) = blocks(page, "python")
     assert "127.0.0.1:8001" in code
     code = code.replace("127.0.0.1:8001", f"127.0.0.1:{demo['ports']['grpc']}")
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program([sys.executable, "-c", code], timeout=60)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     if page == README:
@@ -51,9 +49,7 @@ def test_the_library_labels_a_file_as_shown(demo, tmp_path):
     code = code.replace("127.0.0.1:8001", f"127.0.0.1:{demo['ports']['grpc']}")
     shutil.copy(EVENTS, tmp_path / "my_events.h5")
     words = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(CHECKOUT)!r})\n{code}"]
-    done = subprocess.run(
-        words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = run_program(words, cwd=tmp_path, timeout=60)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 5
     assert len(list(tmp_path.glob("event_*.png"))) == 5

@@ -16,6 +16,7 @@ import yaml
 from deploy.deployment.deployment import DEFAULT_MODELS
 from tests.chart import SITES, find, render
 from tests.kit import until
+from tests.programs import run_program
 
 CONFIGURATION = """
 [engine]
@@ -35,13 +36,10 @@ class Podman:
     folder: Path
 
     def __call__(self, *words: str, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_program(
             ["podman", f"--root={self.folder}/root", f"--runroot={self.folder}/run", *words],
             env={**os.environ, "CONTAINERS_CONF": str(self.folder / "containers.conf")},
             stdin=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
 

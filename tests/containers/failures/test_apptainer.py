@@ -28,6 +28,7 @@ from tests import plans
 from tests.containers.failures.tiny import make_sif
 from tests.containers.sif.conftest import Host, ordinary_user
 from tests.kit import open_to_all
+from tests.programs import run_program
 
 __all__ = ["ordinary_user"]  # a fixture
 
@@ -146,9 +147,7 @@ def _limits(sif: Path, name: str) -> list[str]:
 def test_limits_without_cgroups_are_named(folder, sif, name):
     """Provoked where systemd does not run; where it does, the text is recorded."""
     environment = {**os.environ, "APPTAINER_CONFIGDIR": str(config_folder(folder))}
-    done = subprocess.run(
-        _limits(sif, name), env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_program(_limits(sif, name), env=environment)
     if done.returncode == 0:
         done.stderr = (
             "FATAL:   container creation failed: while applying cgroups config: cannot use "
@@ -168,10 +167,7 @@ def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Lau
     config = f"APPTAINER_CONFIGDIR={config_folder(folder)}"
     words = host.words("env", config, *instance_command(plan))
     script = f'set -e; mount --make-rprivate /; {before}; exec "$@"'
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script, "sh", *words],
-        cwd="/", capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_program(["unshare", "--mount", "sh", "-c", script, "sh", *words], cwd="/")
     assert done.returncode != 0, done.stderr
     return diagnose(done.stderr)
 

@@ -19,6 +19,7 @@ from deploy.artefacts.image import debian_name
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.tools import SifTools
 from tests.containers.conftest import EPOCH, Ingredients, made_once, say
+from tests.programs import run_program
 from tests.views import ordinary
 
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
@@ -43,9 +44,7 @@ class Host:
         return ["setpriv", *identity, "env", f"HOME={home}", f"USER={name}", *words]
 
     def run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.words(*command), cwd="/", capture_output=True, text=True, check=False
-        )
+        return run_program(self.words(*command), cwd="/")
 
     def output(self, *command: str | Path) -> str:
         done = self.run(*command)
@@ -96,9 +95,7 @@ def build_without_docker(
 
 def partition(sif: Path) -> tuple[int, int]:
     """Where the file system of a .sif begins and ends."""
-    listed = subprocess.run(
-        ["apptainer", "sif", "list", sif], capture_output=True, text=True, check=True
-    ).stdout
+    listed = run_program(["apptainer", "sif", "list", sif], check=True).stdout
     [line] = [line for line in listed.splitlines() if line.endswith("|FS (Squashfs/*System/amd64)")]
     begin, end = line.split("|")[-2].split("-")
     return int(begin), int(end)

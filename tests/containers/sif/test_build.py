@@ -20,6 +20,7 @@ from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.containers.conftest import SifOfImage
 from tests.containers.sif.conftest import build_without_docker
+from tests.programs import run_program
 from tests.views import ORDINARY
 
 
@@ -65,9 +66,7 @@ def test_an_interrupted_build_leaves_nothing(engine, own_image, tmp_path):
 def test_its_benchmark_measures_the_build_and_the_start(image, tmp_path):
     words = [sys.executable, "scripts/benchmark_build.py", image.tag, "--rounds", "1"]
     flags = ["--apptainer-rounds", "0", "--folder", tmp_path, "--json", tmp_path / "run.json"]
-    done = subprocess.run(
-        [*words, *flags], cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=300
-    )
+    done = run_program([*words, *flags], cwd=CHECKOUT, timeout=300)
     assert done.returncode == 0, done.stderr
     run = json.loads((tmp_path / "run.json").read_text())
     assert set(run["build"]) == {"ours", "docker export to disk"}

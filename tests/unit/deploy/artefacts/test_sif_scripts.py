@@ -8,6 +8,7 @@ import pytest
 
 from deploy.artefacts.tools import install_hint
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 
 INSTALL = CHECKOUT / "scripts" / "install_container_tools"
 
@@ -16,9 +17,7 @@ def _install(*words: str, os_release: Path | None = None) -> subprocess.Complete
     environment = dict(os.environ)
     if os_release is not None:
         environment["OS_RELEASE"] = str(os_release)
-    return subprocess.run(
-        [INSTALL, *words], env=environment, capture_output=True, text=True, check=False
-    )
+    return run_program([INSTALL, *words], env=environment)
 
 
 @pytest.mark.parametrize(

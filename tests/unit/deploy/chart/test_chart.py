@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from deploy.deployment.deployment import DEFAULT_MODELS
 from tests.certificates import Authority
 from tests.chart import CHART, RENDERED, SITES, Object, Site, find, render, render_text, stored
+from tests.programs import run_program
 
 SELECTOR = {"app.kubernetes.io/name": "numl", "app.kubernetes.io/instance": "numl"}
 KEY = {  # RFC 7517, A.1
@@ -357,12 +357,7 @@ def test_envoy_takes_its_configuration(name, tmp_path):
         (tmp_path / file).write_text(text)
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [KEY]}))
     envoy = Path(sys.executable).with_name("envoy")
-    done = subprocess.run(
-        [envoy, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([envoy, "--mode", "validate", "--config-path", tmp_path / "envoy.yaml"])
     assert done.returncode == 0, done.stderr
     assert "eprecated" not in done.stderr
 

@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from deploy.client.example import CLIENT
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 
 CLIENTS = sorted(CHECKOUT.glob(f"gallery/*/{CLIENT}"))
 
@@ -74,10 +74,7 @@ def test_a_file_that_is_not_there_is_one_line(complaint, client, flag, tmp_path)
 def test_a_file_without_labels_is_refused(name, content, tmp_path):
     texts = tmp_path / "texts.tsv"
     texts.write_text(content)
-    done = subprocess.run(
-        [sys.executable, CHECKOUT / "gallery" / f"{name}.py", "--texts", texts],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = run_program([sys.executable, CHECKOUT / "gallery" / f"{name}.py", "--texts", texts])
     assert done.returncode == 2
     assert f"error: {texts}: not " in done.stderr.splitlines()[-1]
 

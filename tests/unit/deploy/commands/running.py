@@ -15,6 +15,7 @@ import pytest
 
 from deploy.deployment.state import DeploymentFolder, ProcessId
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 from tests.unit.deploy.deployment.test_state import make_state
 
 DEAD = ProcessId(pid=2**22 + 1, started=1)  # above the largest that Linux gives
@@ -59,9 +60,7 @@ def run_process(
     **more: str,
 ) -> subprocess.CompletedProcess[str]:
     variables = variables_of(home, **more)
-    return subprocess.run(
-        [python, *words], cwd=cwd, env=variables, capture_output=True, text=True, check=False
-    )
+    return run_program([python, *words], cwd=cwd, env=variables)
 
 
 def deployed(home: Path, name: str = "numl", **changes: Any) -> DeploymentFolder:

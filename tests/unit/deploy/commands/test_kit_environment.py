@@ -12,6 +12,7 @@ import pytest
 
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 from tests.unit.deploy.environment.wheels import make_wheel
 
 ELSEWHERE = "set PYTHON to a Python from elsewhere (conda, uv)"
@@ -107,10 +108,7 @@ def set_up(folder: Path) -> str:
     variables |= {f"PIP_{name}": str(wheels / "users") for name in ("TARGET", "PREFIX")}
     (wheels / "constraints").write_text("thing==2\n")
     variables["PIP_CONSTRAINT"] = str(wheels / "constraints")
-    done = subprocess.run(
-        ["scripts/kit-environment"], cwd=folder, env=variables,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = run_program(["scripts/kit-environment"], cwd=folder, env=variables, check=True)
     return done.stderr
 
 

@@ -18,6 +18,7 @@ import pytest
 from deploy import __version__
 from deploy.host.paths import CHECKOUT
 from deploy.main import COMMANDS, main
+from tests.programs import run_program
 from tests.unit.deploy.commands.running import DEAD, deployed, run_process
 
 NUMLKIT = Path(sys.executable).with_name("numlkit")
@@ -51,9 +52,7 @@ def test_a_command_s_file_finds_the_kit_where_python_is_told_not_to_look_there(
 
 @pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("bogus", 2)])
 def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag, status):
-    done = subprocess.run(
-        [CHECKOUT / "scripts" / "quickstart", flag], capture_output=True, text=True, check=False
-    )
+    done = run_program([CHECKOUT / "scripts" / "quickstart", flag])
     assert done.returncode == status
     assert len(done.stdout.splitlines()) == 3
     assert "\nusage: scripts/quickstart    (no arguments: " in done.stdout
@@ -156,9 +155,7 @@ def _typed(line: str, home: Path, **variables: str) -> subprocess.CompletedProce
     """Run a line of a shell, in which ``numlkit`` is the kit's."""
     script = f'numlkit() {{ "{NUMLKIT}" "$@"; }}\n{line}'
     variables |= {"PATH": "/usr/bin:/bin", "HOME": str(home)}
-    return subprocess.run(
-        ["bash", "-c", script], cwd=home, env=variables, capture_output=True, text=True, check=False
-    )
+    return run_program(["bash", "-c", script], cwd=home, env=variables)
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -247,7 +244,5 @@ def test_bash_completes_commands_options_and_choices(line, words):
         "COMP_TYPE=9; _python_argcomplete numlkit; printf '%s\\n' \"${COMPREPLY[@]}\""
     )
     path = f"{NUMLKIT.parent}:/usr/bin:/bin"
-    done = subprocess.run(
-        ["bash", "-c", script], env={"PATH": path}, capture_output=True, text=True, check=True
-    )
+    done = run_program(["bash", "-c", script], env={"PATH": path}, check=True)
     assert set(done.stdout.split()) == words, done.stderr

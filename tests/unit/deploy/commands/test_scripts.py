@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.host.paths import CHECKOUT
+from tests.programs import run_program
 
 _GOES = 'cd "$(dirname "${BASH_SOURCE[0]}")/'
 SCRIPTS = sorted(
@@ -28,9 +29,7 @@ def test_a_script_goes_to_its_checkout_wherever_cdpath_leads(script, tmp_path):
     [goes] = (line for line in lines if _GOES in line)
     (here / script).write_text(f"{goes}\npwd\n", encoding="utf-8")
     variables = {**os.environ, "CDPATH": str(elsewhere)}
-    done = subprocess.run(
-        ["bash", script], cwd=here, env=variables, capture_output=True, text=True, check=True
-    )
+    done = run_program(["bash", script], cwd=here, env=variables, check=True)
     assert done.stdout == f"{here}\n"
 
 
@@ -88,11 +87,10 @@ def test_a_lock_that_cannot_be_renewed_stays_as_it_is(there, tmp_path):
     if there:
         (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho uv: no network >&2; exit 2\n")
         (tmp_path / "bin" / "uv").chmod(0o755)
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, tmp_path / "scripts" / "refreeze", "kit"],
         env={**os.environ, "PATH": f"{tmp_path / 'bin'}:/bin"},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert lock.read_text() == before
     assert there or done.stderr == "no uv on this host: pipx install uv\n"

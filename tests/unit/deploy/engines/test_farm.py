@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import KitError
 from deploy.host.files import unless_locked
-from tests.programs import write_program
+from tests.programs import run_program, write_program
 from tests.unit.deploy.commands.running import ENDING
 
 RENEWAL = """\
@@ -104,10 +103,7 @@ def test_modules_in_the_folder_where_up_was_typed_are_not_run_on_the_nodes(farm,
     for job in (here.to_submit(1, "up-1"), here.keeper()):
         script = HTCondor().render(job)["job.sh"]
         variables = {**os.environ, "PYTHONPATH": str(place)}
-        done = subprocess.run(
-            ["sh", "-c", script], cwd=place, env=variables,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        done = run_program(["sh", "-c", script], cwd=place, env=variables)
         assert (done.returncode, done.stdout) == (0, "")
         assert done.stderr.endswith(" farm farm has ended\n")
 
