@@ -130,7 +130,13 @@ class TorchNetwork(Network):
         tensors = {name: self._torch.from_numpy(array.copy()) for name, array in arrays.items()}
         with self._torch.inference_mode():
             answer = self.run(tensors)
-        return {name: tensor.numpy() for name, tensor in _named(answer).items()}
+        return {name: self._array(name, tensor) for name, tensor in _named(answer).items()}
+
+    def _array(self, name: str, tensor: Any) -> NDArray[Any]:
+        if not isinstance(tensor, self._torch.Tensor):
+            cause = f"output {name} is a {type(tensor).__name__}, not a tensor"
+            raise PortingError(cause, "return a tensor, a tuple of tensors, or a dict of them")
+        return np.asarray(tensor.numpy())
 
 
 class ExportedNetwork(TorchNetwork):
@@ -142,17 +148,20 @@ class ExportedNetwork(TorchNetwork):
         with porting_errors(f"torch {version} cannot load it", "save it with torch.export.save"):
             self._program = self._torch.export.load(folder / EXPORTED)
         self._module = self._program.module()
-        self._names = list(self._program.graph_signature.user_inputs)
+        specified = self._program.graph_signature.input_specs
+        self._arguments = [each.arg for each in specified if each.kind.name == "USER_INPUT"]
 
     def run(self, tensors: dict[str, Any]) -> Any:
         unflatten = importlib.import_module("torch.utils._pytree").tree_unflatten
-        flat = [tensors[name] for name in self._names]
+        # None, numbers and texts are what they were when it was exported.
+        flat = [arg.value if _is_fixed(arg) else tensors[arg.name] for arg in self._arguments]
         positional, named = unflatten(flat, self._program.call_spec.in_spec)
         return self._module(*positional, **named)
 
     def inputs(self, example: Arrays) -> Tensors:
         nodes = {node.name: node for node in self._program.graph.nodes}
-        return {name: self._tensor(nodes[name]) for name in self._names}
+        names = [arg.name for arg in self._arguments if not _is_fixed(arg)]
+        return {name: self._tensor(nodes[name]) for name in names}
 
     def outputs(self, answer: Arrays) -> Tensors:
         nodes = {node.name: node for node in self._program.graph.nodes}
@@ -169,7 +178,8 @@ class ExportedNetwork(TorchNetwork):
             return None
         flatten = importlib.import_module("torch.utils._pytree").tree_flatten
         flat, _ = flatten(self._program.example_inputs)
-        return {name: tensor.numpy() for name, tensor in zip(self._names, flat, strict=True)}
+        given = zip(self._arguments, flat, strict=True)
+        return {arg.name: tensor.numpy() for arg, tensor in given if not _is_fixed(arg)}
 
 
 class ClassNetwork(TorchNetwork):
@@ -253,6 +263,11 @@ def answer_of(network: Network, arrays: Arrays) -> dict[str, NDArray[Any]]:
 
 def _threads() -> int:
     return int(os.environ.get("OMP_NUM_THREADS", "1"))
+
+
+def _is_fixed(argument: Any) -> bool:
+    """Return whether an argument of an exported program is no tensor, but a value."""
+    return hasattr(argument, "value")
 
 
 def _named(answer: Any) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
             raise PortingError("it has no example input", _EXAMPLE)
         inputs = made
     taken = network.inputs(inputs)
+    if not taken:
+        raise PortingError("it takes no tensor", "have the model take an array")
     if taken.keys() != inputs.keys():
         cause = f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}"
         raise PortingError(cause, "name the example's arrays as its inputs")

@@ -70,6 +70,54 @@ def test_an_exported_program_has_an_example_names_and_sizes_that_vary(tmp_path, 
     np.testing.assert_allclose(answer["scores"][:5], golden.outputs["scores"], rtol=1e-5)
 
 
+class Weighted(torch.nn.Module):
+    """As PyTorch Geometric's layers are: with optional tensors, and settings that are none."""
+
+    def forward(self, hits, weight=None, scale=1.0, mode="sum"):
+        total = hits.sum(0) if weight is None else weight @ hits
+        return total * scale if mode == "sum" else total
+
+
+def test_an_exported_program_keeps_what_it_was_exported_with_besides_tensors(tmp_path):
+    program = torch.export.export(Weighted(), (torch.ones(5, 3), None, 2.0), {"mode": "sum"})
+    torch.export.save(program, tmp_path / "model.pt2")
+    (hits,) = describe(tmp_path, None, None)["input"]
+    assert hits == {"name": "hits", "datatype": "FP32", "dims": [5, 3]}
+    answer = network_in(tmp_path, None)({"hits": np.ones((5, 3), np.float32)})
+    assert answer["output"].tolist() == [10, 10, 10]
+
+
+def test_a_model_that_takes_nothing_is_refused(tmp_path):
+    class Constant(torch.nn.Module):
+        def forward(self):
+            return torch.ones(3)
+
+    torch.export.save(torch.export.export(Constant(), ()), tmp_path / "model.pt2")
+    with pytest.raises(PortingError, match="it takes no tensor"):
+        describe(tmp_path, None, None)
+    assert not (tmp_path / "golden.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("hits, None", "output output_1 is a NoneType, not a tensor"),
+        ("{'a': [hits]}", "output a is a list, not a tensor"),
+        ("7", "output output is a int, not a tensor"),
+    ],
+)
+def test_an_answer_of_other_things_than_tensors_is_named(tmp_path, net, example, given, said):
+    code = f"class Other(Net):\n    def forward(self, hits):\n        return {given}\n"
+    (tmp_path / "net.py").write_text(NET + code)
+    sys.modules.pop("net")
+    write_weights(_saved(net.state_dict(), tmp_path), tmp_path / "weights.safetensors")
+    np.savez(example, hits=np.ones(3, np.float32))
+    with pytest.raises(PortingError) as caught:
+        describe(tmp_path, "net:Other", example)
+    assert str(caught.value) == said
+    assert caught.value.remedy == "return a tensor, a tuple of tensors, or a dict of them"
+
+
 def test_a_class_gets_its_weights_without_unpickling_and_the_sizes_of_its_example(
     tmp_path, net, example
 ):
