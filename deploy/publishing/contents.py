@@ -47,7 +47,8 @@ class Contents:
         """
         needed = files_of(kept)
         models = {name for release in kept.releases for name in release.models}
-        configs = sorted(configs_of(before) - {f"{name}/{CONFIG}" for name in models})
+        gone = configs_of(before) - {f"{name}/{CONFIG}" for name in models}
+        configs = sorted(gone)
         files = [key for key in files_of(before) if key not in needed]
         return [key for key in (*configs, *files) if key in self.objects]
 

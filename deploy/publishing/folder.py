@@ -87,7 +87,7 @@ class FolderPlace(Place):
 
     def listing(self, look: Look) -> Listing:
         """Return the releases; one whose files differ, or a link elsewhere, is a problem."""
-        self.check_prune((look.server,) if look.server is not None else ())
+        _refuse_servers((look.server,) if look.server is not None else ())
         self._require()
         published = of_images(self._root, current_of(self._stated(), look.verify))
         if published is None:
@@ -128,10 +128,7 @@ class FolderPlace(Place):
 
     def check_prune(self, servers: tuple[str, ...]) -> None:
         """Refuse servers."""
-        if servers:
-            raise DeploymentError(
-                "--url: a server does not say which .sif it was started from", "leave it out"
-            )
+        _refuse_servers(servers)
 
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
@@ -394,3 +391,10 @@ class FolderPlace(Place):
 
 def _form(order: Order) -> Literal["sif", "sandbox"]:
     return "sandbox" if order.sandbox else "sif"
+
+
+def _refuse_servers(servers: tuple[str, ...]) -> None:
+    if servers:
+        raise DeploymentError(
+            "--url: a server does not say which .sif it was started from", "leave it out"
+        )
