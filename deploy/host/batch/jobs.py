@@ -82,6 +82,8 @@ class BatchSystem(ABC):
     """Its last word is the file to submit."""
     beside: tuple[str, ...] = ()
     """Options that run a job on the submitting host, as nodes cannot submit; none: they can."""
+    unheard: tuple[str, ...] = ()
+    """Beginnings of a user's variables that would win over what is asked here."""
 
     @abstractmethod
     def render(self, job: Job) -> dict[str, str]:
@@ -120,8 +122,9 @@ class BatchSystem(ABC):
         if shutil.which(words[0]) is None:
             cause = f"there is no {words[0]} on this host"
             raise KitError(cause, "run this where the batch system's commands are")
+        variables = {k: v for k, v in os.environ.items() if not k.startswith(self.unheard)}
         # In UTC and English, whatever the user has: the output is read.
-        variables = {**os.environ, "LC_ALL": "C"}
+        variables["LC_ALL"] = "C"
         failed = f"{words[0]} failed"
         return run(words, failed=failed, cwd=cwd, environment=variables, error=KitError)
 

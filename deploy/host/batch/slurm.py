@@ -19,6 +19,11 @@ class Slurm(BatchSystem):
     """Slurm, by sbatch, squeue and scancel."""
 
     submit_command = ("sbatch", "--parsable", SCRIPT)
+    # sbatch heeds them more than the script; squeue and scancel would leave jobs out.
+    unheard = (
+        *("SBATCH_JOB_NAME", "SBATCH_ARRAY_INX", "SBATCH_OUTPUT", "SBATCH_ERROR"),
+        *("SBATCH_TIMELIMIT", "SBATCH_MEM_PER_", "SQUEUE_", "SCANCEL_"),
+    )
 
     def render(self, job: Job) -> dict[str, str]:
         needs = job.resources

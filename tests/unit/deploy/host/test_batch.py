@@ -9,6 +9,7 @@ from deploy.host.batch.jobs import BatchSystem, Job, Resources, Task, watch
 from deploy.host.batch.settings import SYSTEMS, load_settings
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.paths import CHECKOUT
+from tests.programs import write_program
 
 SITE = """\
 engine = "{engine}"
@@ -186,6 +187,30 @@ def test_a_host_without_the_batch_system_s_commands_is_told(tmp_path, monkeypatc
     with pytest.raises(KitError) as caught:
         SYSTEMS["slurm"]().active("x")
     assert caught.value.cause == "there is no squeue on this host"
+
+
+@pytest.mark.parametrize(
+    ("command", "dropped", "kept"),
+    [
+        ("sbatch", {"SBATCH_JOB_NAME": "mine", "SBATCH_TIMELIMIT": "5"}, "SBATCH_ACCOUNT"),
+        ("squeue", {"SQUEUE_PARTITION": "gpu", "SQUEUE_STATES": "R"}, "SLURM_CONF"),
+        ("scancel", {"SCANCEL_INTERACTIVE": "true"}, "SLURM_CONF"),
+    ],
+)
+def test_a_user_s_variables_do_not_change_what_slurm_is_asked(
+    command, dropped, kept, tmp_path, monkeypatch
+):
+    for name in ("sbatch", "squeue", "scancel"):
+        write_program(tmp_path / name, f"env >{tmp_path}/{name}.env; echo 7")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name, value in {**dropped, kept: "theirs"}.items():
+        monkeypatch.setenv(name, value)
+    slurm = SYSTEMS["slurm"]()
+    slurm.submit(Job("numl-1", 1, ("true",), tmp_path / "job", Resources()))
+    slurm.cancel("numl-1")
+    said = (tmp_path / f"{command}.env").read_text()
+    assert f"{kept}=theirs\n" in said
+    assert not [name for name in dropped if f"{name}=" in said]
 
 
 # What Fermilab's and justIN's hosts have, for one file that is copied from and to folders.
