@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from deploy.host.batch.jobs import SCRIPT, BatchSystem, Job, Task, script_of
 
@@ -62,10 +63,11 @@ class Slurm(BatchSystem):
 
     def _job_ids(self, name: str) -> set[str]:
         said = self._ask(["squeue", "--noheader", f"--name={name}", "--format=%F"])
-        return set(said.split())
+        return {line for line in said.split("\n") if line.isdecimal()}
 
     def _tasks(self, name: str) -> list[tuple[int, str, str]]:
         listed = ["--noheader", "--array", "--states=all", "--format=%K|%T|%r"]
         said = self._ask(["squeue", f"--name={name}", *listed])
-        rows = (line.split("|", 2) for line in said.split("\n") if line)
+        # No number has what is left of an array that was cancelled before it began.
+        rows = re.findall(r"^(\d+)\|(\w+)\|(.*)$", said, re.MULTILINE)
         return [(int(number), state, reason) for number, state, reason in rows]

@@ -175,6 +175,19 @@ def test_a_job_is_watched_until_no_task_is_left_and_a_stuck_one_is_cancelled():
     assert system.cancelled == [1]
 
 
+def test_lines_of_squeue_that_are_of_no_task_are_passed_over(tmp_path, monkeypatch):
+    # What is left of an array that is cancelled before it began; a site's wrapper; an id.
+    rows = ("Welcome to the cluster", "N/A|CANCELLED|None", "3|RUNNING|None", "7", "Bye | bye | 1")
+    write_program(tmp_path / "squeue", "\n".join(f"echo '{row}'" for row in rows))
+    write_program(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    slurm = SYSTEMS["slurm"]()
+    assert slurm.active("numl-1") == {3: Task(True)}
+    assert slurm.ended("numl-1") == {}
+    slurm.cancel("numl-1")
+    assert (tmp_path / "cancelled").read_text() == "7\n"
+
+
 def test_a_batch_system_that_stays_silent_ends_the_watch():
     pauses = []
     with pytest.raises(KitError, match="Unable to contact"):
