@@ -13,7 +13,10 @@ _ENDED = {
     *("PREEMPTED", "REVOKED", "TIMEOUT"),
 }
 _RUNNING = ("RUNNING", "COMPLETING")
-_STUCK = ("BadConstraints", "DependencyNeverSatisfied", "launch failed requeued held")
+_STUCK = {
+    *("BadConstraints", "DependencyNeverSatisfied", "PartitionTimeLimit", "JobHoldMaxRequeue"),
+    "launch failed requeued held",
+}
 
 
 class Slurm(BatchSystem):

@@ -175,6 +175,13 @@ def test_a_job_is_watched_until_no_task_is_left_and_a_stuck_one_is_cancelled():
     assert system.cancelled == [1]
 
 
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "JobHoldMaxRequeue"])
+def test_a_task_that_slurm_never_starts_is_stuck(reason, tmp_path, monkeypatch):
+    write_program(tmp_path / "squeue", f"echo '3|PENDING|{reason}'; echo '4|PENDING|Priority'")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert SYSTEMS["slurm"]().active("numl-1") == {3: Task(False, reason), 4: Task(False)}
+
+
 def test_lines_of_squeue_that_are_of_no_task_are_passed_over(tmp_path, monkeypatch):
     # What is left of an array that is cancelled before it began; a site's wrapper; an id.
     rows = ("Welcome to the cluster", "N/A|CANCELLED|None", "3|RUNNING|None", "7", "Bye | bye | 1")
