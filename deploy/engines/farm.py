@@ -189,7 +189,13 @@ def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> 
     """
     deadline, said = time.monotonic() + seconds, ""
     while True:
-        tasks = [task for _, task in farm.system.listed(farm.job)]
+        try:
+            tasks = [task for _, task in farm.system.listed(farm.job)]
+        except KitError:  # it may be silent for a while
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_LOOK_S)
+            continue
         there = len(farm.registry.entries())
         if there >= farm.servers or time.monotonic() > deadline:
             return there

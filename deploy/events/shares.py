@@ -12,6 +12,7 @@ import os
 import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from deploy.events.inference import Failure
 from deploy.host.batch.jobs import BatchSystem, Job, Task, watch
 from deploy.host.batch.settings import SYSTEMS, BatchSettings
 from deploy.host.console import Say, counted
-from deploy.host.errors import ClientError, Ended
+from deploy.host.errors import ClientError, Ended, KitError
 from deploy.host.files import nobody_at_work, remove_folder, write_atomically
 
 _BATCH, _RUN, _LOCK = "batch", "run.json", ".lock"
@@ -176,7 +177,10 @@ class _Run:
         left = {path: left[path] for path in _not_done(self._campaign) if path in left}
         if not left:
             return
-        ended = {**system.ended(job.name), **self._stuck}
+        ended: dict[int, str] = {}
+        with suppress(KitError):
+            ended = system.ended(job.name)
+        ended |= self._stuck
         for number in sorted(set(left.values())):
             said = _last_words(job.log(number))
             share = [path for path, task in left.items() if task == number]

@@ -147,14 +147,14 @@ def watch(
     while True:
         try:
             tasks = system.active(name)
+            for number in (number for number, task in tasks.items() if task.stuck):
+                system.cancel(name, number)
         except KitError:
             silent += pause
             if silent > _SILENCE_S:
                 raise
         else:
             silent = 0.0
-            for number in (number for number, task in tasks.items() if task.stuck):
-                system.cancel(name, number)
             yield tasks
             if not tasks:
                 return

@@ -15,7 +15,7 @@ from deploy.commands.down import main as down
 from deploy.commands.up import main as up
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines import farm_server
-from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
+from deploy.engines.farm import Farm, await_servers, known_farms, read_farm, start_farm
 from deploy.engines.farm_keeper import keep
 from deploy.engines.farm_server import Times, attend, reachable
 from deploy.host.batch.htcondor import HTCondor
@@ -301,6 +301,25 @@ def test_the_servers_that_are_missing_are_submitted(farm, monkeypatch, submitted
     monkeypatch.setattr(Slurm, "_tasks", lambda _self, _name: tasks)
     assert start_farm(wanted.model_copy(update={"job": "numl-farm-2"})) == wanted
     assert [job.tasks for job in submitted] == [missing] * (missing > 0)
+
+
+def test_up_waits_for_servers_also_while_the_batch_system_is_silent(farm, monkeypatch):
+    states: list[list[tuple[int, Task]] | None] = [[(0, Task(False))], None, [(0, Task(True))]]
+
+    def listed(_self: object, _name: str) -> list[tuple[int, Task]]:
+        state = states.pop(0)
+        if not states:
+            farm.registry.enter("grpc://node:8001")
+        if state is None:
+            raise KitError("squeue failed: Unable to contact slurm controller")
+        return state
+
+    monkeypatch.setattr(Slurm, "listed", listed)
+    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
+    assert await_servers(farm, seconds=60, say=lambda _: None) == 1
+    states += [None]
+    with pytest.raises(KitError, match="Unable to contact"):
+        await_servers(farm, seconds=-1, say=lambda _: None)
 
 
 def test_commands_that_start_the_same_farm_take_turns(farm, monkeypatch):

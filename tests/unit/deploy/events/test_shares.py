@@ -114,6 +114,18 @@ def test_the_cause_is_the_task_s_own_word_or_the_batch_system_s(farm, log, stuck
     assert run_campaign(campaign).left[0].reason.startswith(reason)
 
 
+def test_what_is_left_is_submitted_again_also_if_the_batch_system_does_not_say_why(
+    farm, monkeypatch
+):
+    def fail(name):
+        raise KitError("condor_history failed: no history")
+
+    campaign, system = farm(jobs=1, e="Killed\n")
+    monkeypatch.setattr(system, "ended", fail)
+    assert run_campaign(campaign).left[0].reason.startswith("Killed (")
+    assert len(system.submitted) == 3
+
+
 @pytest.mark.parametrize(
     ("comes", "cancelled"),
     [(KeyboardInterrupt(), 1), (Ended(signal.SIGTERM), 0), (Ended(signal.SIGHUP), 0)],

@@ -195,6 +195,21 @@ def test_lines_of_squeue_that_are_of_no_task_are_passed_over(tmp_path, monkeypat
     assert (tmp_path / "cancelled").read_text() == "7\n"
 
 
+def test_a_stuck_task_that_cannot_be_cancelled_yet_is_cancelled_later(monkeypatch):
+    stuck = {0: Task(False, "cannot write the log")}
+    system = Scripted(stuck, stuck, {})
+    refusals = [KitError("scancel failed: Socket timed out")]
+
+    def cancel(name, task):
+        if refusals:
+            raise refusals.pop()
+        Scripted.cancel(system, name, task)
+
+    monkeypatch.setattr(system, "cancel", cancel)
+    assert list(watch(system, "x", lambda _: None)) == [stuck, {}]
+    assert system.cancelled == [0]
+
+
 def test_a_batch_system_that_stays_silent_ends_the_watch():
     pauses = []
     with pytest.raises(KitError, match="Unable to contact"):
