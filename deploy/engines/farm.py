@@ -23,7 +23,6 @@ from deploy.client.transport import TritonTransport
 from deploy.deployment.state import DeploymentFolder
 from deploy.host.batch.jobs import BatchSystem, Job, Resources
 from deploy.host.batch.settings import SYSTEMS, BatchSettings
-from deploy.host.command_line import quote
 from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import write_atomically
 from deploy.host.paths import deployments_folder
@@ -83,10 +82,10 @@ class Farm(BaseModel, frozen=True):
         beside = self._python("farm_server")
         command = [str(self.numlkit), "exec", "--quiet", *self.words, "--", *beside]
         begun = '"$(date +%s)"'  # when the batch system's clock for the job began
-        last = [begun, quote(replaces)] if replaces else [begun]
+        last = [begun, replaces] if replaces else [begun]
         script = (
             f"cd {shlex.quote(str(self.place))}",
-            f"exec {' '.join([*map(quote, command), *last])}",
+            f"exec {' '.join([shlex.join(command), *last])}",
         )
         folder = self.folder / _JOBS / number
         return Job(self.job, servers, script, folder, self.settings)
@@ -95,7 +94,7 @@ class Farm(BaseModel, frozen=True):
         """Return the job that submits renewals; None: servers do, or nothing is renewed."""
         if not self.system.beside or self.settings.hours is None:
             return None
-        script = (f"exec {' '.join(map(quote, self._python('farm_keeper')))}",)
+        script = (f"exec {shlex.join(self._python('farm_keeper'))}",)
         needs = Resources(options=self.system.beside, setup=self.settings.setup)
         return Job(f"{self.job}-keeper", 1, script, self.folder / _JOBS / "keeper", needs)
 

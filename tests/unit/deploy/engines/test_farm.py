@@ -87,6 +87,15 @@ def test_a_job_starts_a_server_and_what_enters_it(farm):
     assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
 
 
+def test_words_reach_the_nodes_as_they_are_whatever_their_shell_is(farm, tmp_path):
+    words = ("no-break\u00a0space.toml", "line\nbreak", "it's $HOME")
+    program = write_program(tmp_path / "numlkit", """printf '<%s>' "$@" """)
+    job = farm.model_copy(update={"words": words, "numlkit": program, "place": tmp_path})
+    script = "\n".join(job.to_submit(1, "up-1").script)
+    said = run_program(["/bin/sh", "-c", script]).stdout
+    assert said.startswith("".join(f"<{word}>" for word in ("exec", "--quiet", *words, "--")))
+
+
 def test_modules_in_the_folder_where_up_was_typed_are_not_run_on_the_nodes(farm, tmp_path):
     place, programs = tmp_path / "place", tmp_path / "bin"
     place.mkdir()
