@@ -6,6 +6,7 @@ import math
 import re
 
 from deploy.host.batch.jobs import SCRIPT, BatchSystem, Job, Task, script_of
+from deploy.host.errors import KitError
 
 # https://slurm.schedmd.com/squeue.html#SECTION_JOB-STATE-CODES
 _ENDED = {
@@ -30,6 +31,9 @@ class Slurm(BatchSystem):
     )
 
     def render(self, job: Job) -> dict[str, str]:
+        if re.search(r"%\w|\\", str(job.folder)):
+            cause = f"{job.folder}: Slurm writes no logs there, as it changes % and \\ in a path"
+            raise KitError(cause, "use a folder without them")
         needs = job.resources
         options = [
             f"--job-name={job.name}",

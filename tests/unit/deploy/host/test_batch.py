@@ -107,6 +107,14 @@ def test_the_site_files_of_the_repository_are_understood():
     assert [load_settings(str(file), {}).engine for file in files] == ["slurm"]
 
 
+@pytest.mark.parametrize("name", ["90%efficiency", "a\\b"])
+def test_a_folder_whose_name_slurm_would_change_is_refused(name):
+    job = Job("numl-1", 1, ("true",), Path("/shared") / name, Resources())
+    with pytest.raises(KitError) as caught:
+        SYSTEMS["slurm"]().render(job)
+    assert caught.value.cause.startswith(f"/shared/{name}: Slurm writes no logs there")
+
+
 def test_without_a_site_file_the_batch_system_s_own_defaults_hold():
     job = Job("numl-1", 1, ("true",), Path("/x"), Resources())
     rendered = SYSTEMS["slurm"]().render(job)["job.sh"]
