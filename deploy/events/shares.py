@@ -56,6 +56,10 @@ class Campaign:
 
 def job_of(campaign: Campaign, name: str, files: Sequence[Path]) -> tuple[Job, list[list[Path]]]:
     """Return a job for these files, and the share of each of its tasks."""
+    for path in files:
+        if not {"\n", "\r"}.isdisjoint(str(path.absolute())):
+            cause = f"{str(path)!r}: jobs take one path on each line, and this one has a line break"
+            raise ClientError(cause, "rename it")
     number = min(campaign.settings.jobs, len(files))
     folder = campaign.folder.absolute() / _BATCH / name
     command = " ".join(map(shlex.quote, campaign.command))

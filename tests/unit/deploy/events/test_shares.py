@@ -161,6 +161,16 @@ def test_names_of_files_and_of_the_folder_need_not_be_utf_8(tmp_path, farm):
     assert said[1] == os.fsencode(path) + b"\n"
 
 
+@pytest.mark.parametrize("act", [preview, run_campaign])
+def test_a_name_with_a_line_break_is_refused_before_anything_is_submitted(farm, act, tmp_path):
+    campaign, system = farm()
+    path = tmp_path / "b\nc.h5"
+    path.touch()
+    with pytest.raises(ClientError, match="line break"):
+        act(replace(campaign, files=(path,)))
+    assert system.submitted == []
+
+
 def test_a_second_run_submits_nothing_and_a_preview_shows_nothing(farm):
     campaign, system = farm()
     run_campaign(campaign)
