@@ -81,14 +81,16 @@ class Farm(BaseModel, frozen=True):
         """
         beside = self._python("farm_server")
         command = [str(self.numlkit), "exec", "--quiet", *self.words, "--", *beside]
-        begun = '"$(date +%s)"'  # when the batch system's clock for the job began
-        last = [begun, replaces] if replaces else [begun]
+        last = ['"$BEGUN"', replaces] if replaces else ['"$BEGUN"']
         script = (
             f"cd {shlex.quote(str(self.place))}",
             f"exec {' '.join([shlex.join(command), *last])}",
         )
         folder = self.folder / _JOBS / number
-        return Job(self.job, servers, script, folder, self.settings)
+        # The batch system's clock for the job runs during setup, too.
+        setup = ("BEGUN=$(date +%s)", *self.settings.setup)
+        needs = self.settings.model_copy(update={"setup": setup})
+        return Job(self.job, servers, script, folder, needs)
 
     def keeper(self) -> Job | None:
         """Return the job that submits renewals; None: servers do, or nothing is renewed."""

@@ -38,12 +38,13 @@ RENEWAL = """\
 TASK=$SLURM_ARRAY_TASK_ID
 trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
 set -e
+BEGUN=$(date +%s)
 module load apptainer
 set +e
 trap - EXIT
 cd '/home/me/my work'
 exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python \
--I -m deploy.engines.farm_server farm "$(date +%s)" 0badcafe
+-I -m deploy.engines.farm_server farm "$BEGUN" 0badcafe
 """
 
 
@@ -83,7 +84,7 @@ def test_a_job_starts_a_server_and_what_enters_it(farm):
     assert Slurm().render(job) == {"job.sh": RENEWAL}
     assert job.folder == farm.folder / "jobs/renewal-1"
     first = farm.to_submit(3, "up-1")
-    assert Slurm().render(first)["job.sh"].endswith('"$(date +%s)"\n')
+    assert Slurm().render(first)["job.sh"].endswith(' "$BEGUN"\n')
     assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
 
 
@@ -94,6 +95,16 @@ def test_words_reach_the_nodes_as_they_are_whatever_their_shell_is(farm, tmp_pat
     script = "\n".join(job.to_submit(1, "up-1").script)
     said = run_program(["/bin/sh", "-c", script]).stdout
     assert said.startswith("".join(f"<{word}>" for word in ("exec", "--quiet", *words, "--")))
+
+
+def test_a_job_s_time_begins_before_its_lines_of_setup(farm, tmp_path):
+    program = write_program(tmp_path / "numlkit", """printf '%s\\n' "$@" """)
+    settings = farm.settings.model_copy(update={"setup": ("date() { echo late; }",)})
+    here = farm.model_copy(
+        update={"settings": settings, "numlkit": program, "place": tmp_path, "words": ()}
+    )
+    script = Slurm().render(here.to_submit(1, "up-1"))["job.sh"]
+    assert run_program(["/bin/sh", "-c", script]).stdout.splitlines()[-1].isdecimal()
 
 
 def test_modules_in_the_folder_where_up_was_typed_are_not_run_on_the_nodes(farm, tmp_path):
