@@ -127,8 +127,18 @@ class Farm(BaseModel, frozen=True):
         return [str(python), "-I", "-m", f"deploy.engines.{module}", self.name]
 
     def write(self) -> None:
+        """Write the farm's file.
+
+        Raises:
+            DeploymentError: It would name what is not UTF-8.
+        """
+        try:
+            text = self.model_dump_json(indent=2)
+        except ValueError:
+            cause = f"farm {self.name}: a path in its words, or where they are typed, is not UTF-8"
+            raise DeploymentError(cause, "rename it") from None
         (self.folder / _RENEWALS).mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / _FILE, self.model_dump_json(indent=2) + "\n")
+        write_atomically(self.folder / _FILE, text + "\n")
 
 
 def farm_folder(name: str) -> Path:

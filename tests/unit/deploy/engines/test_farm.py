@@ -22,7 +22,7 @@ from deploy.host.batch.htcondor import HTCondor
 from deploy.host.batch.jobs import BatchSystem, Job, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
-from deploy.host.errors import KitError
+from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import unless_locked
 from tests.programs import run_program, write_program
 from tests.unit.deploy.commands.running import ENDING
@@ -340,6 +340,17 @@ def test_up_waits_for_servers_also_while_the_batch_system_is_silent(farm, monkey
     states += [None]
     with pytest.raises(KitError, match="Unable to contact"):
         await_servers(farm, seconds=-1, say=lambda _: None)
+
+
+@pytest.mark.parametrize("update", [{"words": ("\udce9.toml",)}, {"place": Path("/\udce9")}])
+def test_a_farm_of_a_path_that_is_not_utf_8_is_refused_and_leaves_nothing(
+    farm, monkeypatch, submitted, update
+):
+    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
+    other = farm.model_copy(update={"name": "other", **update})
+    with pytest.raises(DeploymentError, match="not UTF-8"):
+        start_farm(other)
+    assert (submitted, other.folder.exists()) == ([], False)
 
 
 def test_commands_that_start_the_same_farm_take_turns(farm, monkeypatch):
