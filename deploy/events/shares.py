@@ -172,6 +172,7 @@ class _Run:
         except Ended:  # whoever logs out finds them again
             raise
         except KeyboardInterrupt:
+            self._say(f"cancelling job {name}")  # another Ctrl-C may leave it
             system.cancel(name)
             self._say(f"job {name} is cancelled")
             raise

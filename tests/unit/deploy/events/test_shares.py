@@ -145,6 +145,19 @@ def test_only_ctrl_c_cancels_the_jobs_and_who_logs_out_finds_them_again(
     assert len(ended) == cancelled
 
 
+def test_a_second_ctrl_c_leaves_jobs_whose_name_was_told(farm, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    campaign, system = farm()
+    said: list[str] = []
+    monkeypatch.setattr(system, "active", interrupt)
+    monkeypatch.setattr(system, "cancel", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(campaign, say=said.append)
+    assert said[-1] == f"cancelling job {said[0].split()[-1]}"
+
+
 def test_names_of_files_and_of_the_folder_need_not_be_utf_8(tmp_path, farm):
     path, folder = (tmp_path / os.fsdecode(name) for name in (b"\xe9.h5", b"\xe9"))
     path.touch()
