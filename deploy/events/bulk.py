@@ -24,7 +24,7 @@ from deploy.events.inference import Answer, Failure, infer, read_event
 from deploy.events.results import ResultsWriter
 from deploy.events.tables import EventFileError
 from deploy.host.errors import ClientError
-from deploy.host.files import locked, remove_folder, sha256_of, unless_locked
+from deploy.host.files import locked, naming, remove_folder, sha256_of, unless_locked
 from deploy.triton.config import WEIGHTS_DIGEST
 
 _WORK = ".numlkit-work-"
@@ -238,7 +238,7 @@ def _work_folder(folder: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(folder)
     work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
-    with locked(Path(f"{work}{_LOCK}")):
+    with naming(folder), locked(Path(f"{work}{_LOCK}")):
         work.mkdir(exist_ok=True)  # another run may have taken it for a killed one's
         try:
             yield work

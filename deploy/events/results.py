@@ -244,4 +244,4 @@ def as_utf8(text: str) -> str:
 
 def _refused(path: Path, error: BaseException | str) -> KitError:
     reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-    return KitError(f"{path} cannot be written: {reason}", "choose another --out")
+    return KitError(f"{path} cannot be written: {reason}", "mend that, or write elsewhere")

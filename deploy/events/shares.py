@@ -31,7 +31,7 @@ from deploy.host.batch.jobs import BatchSystem, Job, Task, watch
 from deploy.host.batch.settings import SYSTEMS, BatchSettings
 from deploy.host.console import Say, counted
 from deploy.host.errors import ClientError, Ended, KitError
-from deploy.host.files import nobody_at_work, remove_folder, write_atomically
+from deploy.host.files import naming, nobody_at_work, remove_folder, write_atomically
 
 _BATCH, _RUN, _LOCK = "batch", "run.json", ".lock"
 _ERROR = "error: "
@@ -92,7 +92,7 @@ def run_campaign(
     """
     check_names(campaign.files, campaign.folder)
     batch = campaign.folder / _BATCH
-    with nobody_at_work([batch / _LOCK]):
+    with naming(campaign.folder), nobody_at_work([batch / _LOCK]):
         before = set(campaign.files).difference(_not_done(campaign))
         state = Progress(len(campaign.files), done=len(before), skipped=len(before))
         run = _Run(campaign, state, say, progress)

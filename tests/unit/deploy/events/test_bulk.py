@@ -84,6 +84,28 @@ def labelled(into: Path) -> list[tuple[int, ...]]:
     return found
 
 
+def test_a_disk_that_is_full_when_the_record_is_written_is_named(files, tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="No space left") as caught:
+        run(files, tmp_path / "out")
+    assert caught.value.filename == str(tmp_path / "out")
+
+
+def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
+    files, tmp_path, monkeypatch
+):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("deploy.events.results.write_atomically", fail)
+    with pytest.raises(KitError, match="cannot be written: No space left") as caught:
+        run(files, tmp_path / "out")
+    assert "--out" not in str(caught.value.remedy)
+
+
 EVERY = [(number, 1, event) for number in range(FILES) for event in range(EVENTS)]
 
 

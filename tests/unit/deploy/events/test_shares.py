@@ -1,5 +1,6 @@
 """Batch jobs that label shares of files: what is submitted again, and what is told."""
 
+import errno
 import json
 import os
 import signal
@@ -156,6 +157,17 @@ def test_a_second_ctrl_c_leaves_jobs_whose_name_was_told(farm, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run_campaign(campaign, say=said.append)
     assert said[-1] == f"cancelling job {said[0].split()[-1]}"
+
+
+def test_a_disk_that_is_full_when_shares_are_written_is_named(farm, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    campaign, _ = farm()
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(OSError, match="No space left") as caught:
+        run_campaign(campaign)
+    assert caught.value.filename == str(campaign.folder)
 
 
 def test_names_of_files_and_of_the_folder_need_not_be_utf_8(tmp_path, farm):
