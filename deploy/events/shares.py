@@ -191,7 +191,9 @@ class _Run:
             share = [path for path, task in left.items() if task == number]
             named = {path: reason for path in share for reason in _reason_for(path, said)}
             marked = [line.removeprefix(_ERROR) for line in said if line.startswith(_ERROR)]
-            words = marked[-1:] or [ended.get(number, ""), *said[-1:]]
+            words = marked[-1:]
+            if not words or words == ["interrupted"]:  # by whom, the batch system knows
+                words = [ended.get(number, ""), *(words or said[-1:])]
             why = f"{': '.join(filter(None, words)) or 'no reason known'} ({job.log(number)})"
             for path in share:
                 self.reasons[path] = named.get(path, why)

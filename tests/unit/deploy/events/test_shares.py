@@ -106,6 +106,7 @@ def test_what_is_left_is_submitted_again_twice_and_then_told_with_its_cause(farm
     [
         ("left: {path}: not an HDF5 file\n1 of 2 files done\n", "", "not an HDF5 file"),
         ("Killed\n", "", "Slurm says TIMEOUT: Killed ("),
+        ("error: interrupted\n  try: again\n", "", "Slurm says TIMEOUT: interrupted ("),
         ("", "cannot open the log", "cannot open the log ("),
     ],
 )
