@@ -12,13 +12,17 @@ numlkit=${NUMLKIT:-/cvmfs/example.org/numl/current/bin/numlkit}
 image=${NUML_IMAGE:-/cvmfs/example.org/numl/current/numl.sif}
 cd "${_CONDOR_SCRATCH_DIR:-$PWD}"
 mkdir -p events labels
+status=0
 while read -r file; do
   name=$(basename "$file" .h5)
   # The record is copied last: a file that has one is done.
-  if ! ifdh ls "$LABELS/$name.json" 0 2>/dev/null | grep -q json; then ifdh cp "$file" "events/$name.h5"; fi
+  if ifdh ls "$LABELS/$name.json" 0 2>/dev/null | grep -q json; then continue; fi
+  if ! ifdh cp "$file" "events/$name.h5"; then
+    rm -f "events/$name.h5"
+    status=1
+  fi
 done <"${INPUT_TAR_DIR_LOCAL:?}/share.$(printf %04d "$PROCESS")"
-if [[ -z $(ls events) ]]; then exit 0; fi
-status=0
+if [[ -z $(ls events) ]]; then exit "$status"; fi
 "$numlkit" exec --engine apptainer --image "$image" --models nugraph3 -- \
   "$numlkit" infer events/*.h5 --into labels || status=$?
 # Also if some failed: what is done is kept.

@@ -315,6 +315,16 @@ def test_a_job_of_jobsub_labels_its_share_and_keeps_what_it_has_done(worker, tmp
     }  # fmt: skip
 
 
+def test_a_job_of_jobsub_labels_the_others_where_a_file_cannot_be_copied(worker, tmp_path):
+    for name in ("a", "c"):
+        (tmp_path / f"store/{name}.h5").write_text(name)
+    share = [tmp_path / f"store/{name}.h5" for name in ("a", "gone", "c")]
+    (tmp_path / "share.0007").write_text("".join(f"{file}\n" for file in share))
+    assert worker("jobsub.sh", 7)[1] == 1
+    kept = {path.name for path in (tmp_path / "labels").iterdir()}
+    assert kept == {"a.h5", "a.json", "c.h5", "c.json"}
+
+
 def test_a_jobscript_of_justin_labels_the_file_that_it_is_given(worker, tmp_path):
     (tmp_path / "store/b.h5").write_text("b")
     scratch, status = worker("justin.jobscript", 1)
