@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -227,7 +227,8 @@ def _events(
 def remove_abandoned(folder: Path) -> None:
     """Remove what runs that were killed have left in a folder of results."""
     for name in {path.name.removesuffix(_LOCK) for path in folder.glob(f"{_WORK}*")}:
-        with unless_locked(folder / f"{name}{_LOCK}") as free:
+        # Another user's is theirs to remove.
+        with suppress(PermissionError), unless_locked(folder / f"{name}{_LOCK}") as free:
             if free:
                 _remove(folder / name)
 

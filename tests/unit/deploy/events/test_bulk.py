@@ -106,6 +106,20 @@ def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
     assert "--out" not in str(caught.value.remedy)
 
 
+def test_what_another_user_s_run_has_left_is_passed_over(files, tmp_path, monkeypatch):
+    into = tmp_path / "out"
+    theirs = [into / ".numlkit-work-theirs", into / ".numlkit-work-theirs.lock"]
+    theirs[0].mkdir(parents=True)
+    theirs[1].touch()
+
+    def opened(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(bulk, "unless_locked", opened)
+    assert run(files, into).done == FILES
+    assert all(path.exists() for path in theirs)
+
+
 EVERY = [(number, 1, event) for number in range(FILES) for event in range(EVENTS)]
 
 
