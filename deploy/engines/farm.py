@@ -175,7 +175,11 @@ def start_farm(farm: Farm) -> Farm:
             remedy = f"numlkit down --name {farm.name} first"
             raise LaunchError(f"farm {farm.name} is running with different settings", remedy)
         farm = there or farm
-        missing = farm.servers - len(farm.system.listed(farm.job))
+        tasks = farm.system.listed(farm.job)
+        if not tasks:
+            for entry in farm.registry.entries():  # of servers that were killed
+                farm.registry.leave(entry)
+        missing = farm.servers - len(tasks)
         jobs = [farm.to_submit(missing, f"up-{int(time.time())}")] if missing > 0 else []
         keeper = farm.keeper()
         if keeper is not None and not farm.system.listed(keeper.name):

@@ -323,6 +323,16 @@ def test_the_servers_that_are_missing_are_submitted(farm, monkeypatch, submitted
     assert [job.tasks for job in submitted] == [missing] * (missing > 0)
 
 
+@pytest.mark.parametrize(("tasks", "left"), [([], 0), ([(0, Task(True))], 1)])
+def test_servers_whose_jobs_have_all_ended_are_not_taken_for_those_that_up_starts(
+    farm, monkeypatch, submitted, tasks, left
+):
+    farm.registry.enter("grpc://dead:8001")  # killed, with no time to leave
+    monkeypatch.setattr(Slurm, "listed", lambda *_: tasks)
+    start_farm(farm)
+    assert len(farm.registry.entries()) == left
+
+
 def test_up_waits_for_servers_also_while_the_batch_system_is_silent(farm, monkeypatch):
     states: list[list[tuple[int, Task]] | None] = [[(0, Task(False))], None, [(0, Task(True))]]
 
