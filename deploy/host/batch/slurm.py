@@ -45,7 +45,9 @@ class Slurm(BatchSystem):
             options.append(f"--mem={needs.memory_mib}M")
         if needs.hours is not None:
             options.append(f"--time={math.ceil(60 * needs.hours)}")
-        header = [f"#SBATCH {option}" for option in (*options, *needs.options)]
+        # With its mark twice a line is a comment to sbatch, which ignores it.
+        lines = (option.removeprefix("#SBATCH ") for option in (*options, *needs.options))
+        header = [f"#SBATCH {line}" for line in lines]
         return {SCRIPT: script_of(job, header, "$SLURM_ARRAY_TASK_ID")}
 
     def listed(self, name: str) -> list[tuple[int, Task]]:

@@ -115,6 +115,13 @@ def test_a_folder_whose_name_slurm_would_change_is_refused(name):
     assert caught.value.cause.startswith(f"/shared/{name}: Slurm writes no logs there")
 
 
+def test_an_option_with_the_mark_of_slurm_before_it_is_heeded():
+    needs = Resources(options=("#SBATCH --partition=gpu", "--account=dune"))
+    rendered = SYSTEMS["slurm"]().render(Job("numl-1", 1, ("true",), Path("/x"), needs))
+    lines = rendered["job.sh"].splitlines()
+    assert lines[5:7] == ["#SBATCH --partition=gpu", "#SBATCH --account=dune"]
+
+
 def test_without_a_site_file_the_batch_system_s_own_defaults_hold():
     job = Job("numl-1", 1, ("true",), Path("/x"), Resources())
     rendered = SYSTEMS["slurm"]().render(job)["job.sh"]
