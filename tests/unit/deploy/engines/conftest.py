@@ -1,8 +1,55 @@
-"""What all of these tests have."""
+"""What these tests have, and those of farms ask."""
+
+from pathlib import Path
 
 import pytest
+
+from deploy.engines.farm import Farm
+from deploy.host.batch.jobs import BatchSystem, Job
+from deploy.host.batch.settings import BatchSettings
 
 
 @pytest.fixture(autouse=True)
 def _home(home):
     """Nothing of the user's is read or written."""
+
+
+@pytest.fixture
+def farm():
+    settings = BatchSettings(
+        engine="slurm", hours=0.5, cpus=4, options=("--account=dune",),
+        setup=("module load apptainer",),
+    )  # fmt: skip
+    farm = Farm(
+        name="farm", job="numl-farm-1", settings=settings, servers=1, models=("nugraph3",),
+        words=("site.toml", "--image", "a b.sif"), place=Path("/home/me/my work"),
+        numlkit=Path("/opt/kit/bin/numlkit"),
+    )  # fmt: skip
+    farm.write()
+    return farm
+
+
+class Submitted(list[Job]):
+    """The jobs that were submitted, after tries that met with faults."""
+
+    def __init__(self) -> None:
+        self.faults: list[Exception] = []
+
+    def submit(self, job: Job) -> None:
+        if self.faults:
+            raise self.faults.pop()
+        self.append(job)
+
+
+@pytest.fixture
+def submitted(monkeypatch):
+    jobs = Submitted()
+    monkeypatch.setattr(BatchSystem, "submit", lambda _self, job: jobs.submit(job))
+    return jobs
+
+
+@pytest.fixture
+def kept(farm):
+    """A farm on HTCondor, whose nodes submit nothing."""
+    settings = farm.settings.model_copy(update={"engine": "htcondor"})
+    return farm.model_copy(update={"settings": settings})

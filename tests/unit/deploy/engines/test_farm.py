@@ -13,17 +13,15 @@ import pytest
 from deploy.client.registry import Registry
 from deploy.commands.down import main as down
 from deploy.commands.up import main as up
-from deploy.deployment.state import DeploymentFolder
 from deploy.engines import farm_server
-from deploy.engines.farm import Farm, await_servers, known_farms, read_farm, start_farm
+from deploy.engines.farm import Farm, known_farms, read_farm
 from deploy.engines.farm_keeper import keep
 from deploy.engines.farm_server import Times, attend, reachable
 from deploy.host.batch.htcondor import HTCondor
-from deploy.host.batch.jobs import BatchSystem, Job, Task
+from deploy.host.batch.jobs import Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
-from deploy.host.errors import DeploymentError, KitError
-from deploy.host.files import unless_locked
+from deploy.host.errors import KitError
 from tests.programs import run_program, write_program
 from tests.unit.deploy.commands.running import ENDING
 
@@ -62,21 +60,6 @@ universe = scheduler
 on_exit_remove = ExitCode =?= 0
 queue 1
 """
-
-
-@pytest.fixture
-def farm():
-    settings = BatchSettings(
-        engine="slurm", hours=0.5, cpus=4, options=("--account=dune",),
-        setup=("module load apptainer",),
-    )  # fmt: skip
-    farm = Farm(
-        name="farm", job="numl-farm-1", settings=settings, servers=1, models=("nugraph3",),
-        words=("site.toml", "--image", "a b.sif"), place=Path("/home/me/my work"),
-        numlkit=Path("/opt/kit/bin/numlkit"),
-    )  # fmt: skip
-    farm.write()
-    return farm
 
 
 def test_a_job_starts_a_server_and_what_enters_it(farm):
@@ -144,32 +127,6 @@ class Clock:
         self.now += seconds
         for at in [at for at in self.events if at <= self.now]:
             self.events.pop(at)()
-
-
-class Submitted(list[Job]):
-    """The jobs that were submitted, after tries that met with faults."""
-
-    def __init__(self) -> None:
-        self.faults: list[Exception] = []
-
-    def submit(self, job: Job) -> None:
-        if self.faults:
-            raise self.faults.pop()
-        self.append(job)
-
-
-@pytest.fixture
-def submitted(monkeypatch):
-    jobs = Submitted()
-    monkeypatch.setattr(BatchSystem, "submit", lambda _self, job: jobs.submit(job))
-    return jobs
-
-
-@pytest.fixture
-def kept(farm):
-    """A farm on HTCondor, whose nodes submit nothing."""
-    settings = farm.settings.model_copy(update={"engine": "htcondor"})
-    return farm.model_copy(update={"settings": settings})
 
 
 def attended(farm, clock):
@@ -287,93 +244,6 @@ def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submi
     keep(kept, Clock(t60=(kept.folder / "farm.json").unlink).sleep)
     assert [job.script[-1].split()[-1] for job in submitted] == [entry.name]
     assert submitted.faults == []
-
-
-@pytest.mark.parametrize(
-    ("listed", "names"),
-    [
-        ({}, ["numl-farm-1-keeper", "numl-farm-1"]),
-        ({"numl-farm-1": [(0, Task(True))]}, ["numl-farm-1-keeper"]),
-        ({"numl-farm-1-keeper": [(0, Task(True))]}, ["numl-farm-1"]),
-    ],
-)
-def test_a_keeper_that_is_missing_is_submitted_before_servers(
-    kept, monkeypatch, submitted, listed, names
-):
-    kept.write()
-    monkeypatch.setattr(HTCondor, "listed", lambda _self, name: listed.get(name, []))
-    start_farm(kept)
-    assert [job.name for job in submitted] == names
-
-
-@pytest.mark.parametrize(
-    ("tasks", "missing"),
-    [
-        ([], 3),
-        ([(0, "RUNNING", ""), (1, "PENDING", ""), (2, "FAILED", "")], 1),
-        ([(0, "RUNNING", "")] * 3, 0),  # each renewed by a job of its own
-        ([(0, "RUNNING", "")] * 3 + [(0, "PENDING", "")], 0),
-    ],
-)
-def test_the_servers_that_are_missing_are_submitted(farm, monkeypatch, submitted, tasks, missing):
-    wanted = farm.model_copy(update={"servers": 3})
-    wanted.write()
-    monkeypatch.setattr(Slurm, "_tasks", lambda _self, _name: tasks)
-    assert start_farm(wanted.model_copy(update={"job": "numl-farm-2"})) == wanted
-    assert [job.tasks for job in submitted] == [missing] * (missing > 0)
-
-
-@pytest.mark.parametrize(("tasks", "left"), [([], 0), ([(0, Task(True))], 1)])
-def test_servers_whose_jobs_have_all_ended_are_not_taken_for_those_that_up_starts(
-    farm, monkeypatch, submitted, tasks, left
-):
-    farm.registry.enter("grpc://dead:8001")  # killed, with no time to leave
-    monkeypatch.setattr(Slurm, "listed", lambda *_: tasks)
-    start_farm(farm)
-    assert len(farm.registry.entries()) == left
-
-
-def test_up_waits_for_servers_also_while_the_batch_system_is_silent(farm, monkeypatch):
-    states: list[list[tuple[int, Task]] | None] = [[(0, Task(False))], None, [(0, Task(True))]]
-
-    def listed(_self: object, _name: str) -> list[tuple[int, Task]]:
-        state = states.pop(0)
-        if not states:
-            farm.registry.enter("grpc://node:8001")
-        if state is None:
-            raise KitError("squeue failed: Unable to contact slurm controller")
-        return state
-
-    monkeypatch.setattr(Slurm, "listed", listed)
-    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
-    assert await_servers(farm, seconds=60, say=lambda _: None) == 1
-    states += [None]
-    with pytest.raises(KitError, match="Unable to contact"):
-        await_servers(farm, seconds=-1, say=lambda _: None)
-
-
-@pytest.mark.parametrize("update", [{"words": ("\udce9.toml",)}, {"place": Path("/\udce9")}])
-def test_a_farm_of_a_path_that_is_not_utf_8_is_refused_and_leaves_nothing(
-    farm, monkeypatch, submitted, update
-):
-    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
-    other = farm.model_copy(update={"name": "other", **update})
-    with pytest.raises(DeploymentError, match="not UTF-8"):
-        start_farm(other)
-    assert (submitted, other.folder.exists()) == ([], False)
-
-
-def test_commands_that_start_the_same_farm_take_turns(farm, monkeypatch):
-    held = []
-
-    def submit(_self: object, _job: Job) -> None:
-        with unless_locked(DeploymentFolder(farm.name).launch_lock) as free:
-            held.append(not free)
-
-    monkeypatch.setattr(BatchSystem, "submit", submit)
-    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
-    assert start_farm(farm) == farm
-    assert held == [True]
 
 
 def test_a_farm_s_name_is_taken_also_for_a_server_of_this_host(farm, capsys):
