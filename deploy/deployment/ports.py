@@ -21,12 +21,18 @@ def is_free(address: str, port: int) -> bool:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(where)
             probe.listen(1)
+            # Sends nothing, but finds the way to what this host's clients will ask.
+            with socket.socket(family, socket.SOCK_DGRAM) as client:
+                client.connect(where)
     except PermissionError:
         cause = f"ports: this user may not listen on port {port}"
         raise DeploymentError(cause, "use ports from 1024 on (--ports)") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return False
+        if error.errno == errno.ENETUNREACH:
+            cause = f"no connection to {address} is possible here: the loopback interface is down"
+            raise DeploymentError(cause, "as root: ip link set lo up") from None
         missing = error.errno == errno.EADDRNOTAVAIL
         why = " is not an address of this host" if missing else f": {error.strerror}"
         remedy = "use one that ip address shows, or 0.0.0.0 for all"

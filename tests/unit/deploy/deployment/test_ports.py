@@ -70,3 +70,14 @@ def test_an_address_that_cannot_be_listened_on_is_no_port_that_is_taken(monkeypa
 def test_the_zone_of_an_address_must_be_one_of_this_host():
     with pytest.raises(DeploymentError, match=r"listen: 'fe80::1%nowhere': "):
         is_free("fe80::1%nowhere", 8001)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_loopback_interface_that_is_down_is_named(address, monkeypatch):
+    def connect(*_arguments):
+        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
+
+    monkeypatch.setattr(socket.socket, "connect", connect)  # as in a new network namespace
+    with pytest.raises(DeploymentError, match="the loopback interface is down") as caught:
+        is_free(address, 0)
+    assert caught.value.remedy == "as root: ip link set lo up"
