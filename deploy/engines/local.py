@@ -138,10 +138,11 @@ class LocalEngine(Engine):
         return self.resolved.digest(self.environment_here.digest)
 
     def check_folders(self) -> None:
-        """Refuse folders whose names the server's Python backend cannot use."""
+        """Refuse folders whose names Triton's Python backend cannot use, or that run nothing."""
         state = DeploymentFolder(self.deployment.name).path
         for variable, path in (("XDG_CACHE_HOME", cache_folder()), ("XDG_STATE_HOME", state)):
             require_plain(path, f"set {variable} to a folder with a plain name")
+        _check_executable(cache_folder())
 
     def process(
         self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
@@ -236,7 +237,6 @@ class LocalEngine(Engine):
         try:
             release, triton = self.resolved.release, self.distribution
             self.check_folders()
-            _check_executable(cache_folder())
             if triton.root.exists():
                 _check_whole(triton)
             check_libc(release)

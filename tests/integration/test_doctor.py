@@ -111,11 +111,13 @@ def test_a_cache_that_is_too_small_for_the_environment_is_named_before_a_launch(
 
 
 @ROOT
-def test_a_cache_that_cannot_be_executed_in_is_named(site, tmp_path):
+def test_a_cache_that_cannot_be_executed_in_is_named_before_a_launch(site, tmp_path):
     cache = tmp_path / "noexec"
     cache.mkdir()
     ill = site(f"mount -t tmpfs -o noexec none {cache}", XDG_CACHE_HOME=str(cache))
-    assert "is mounted noexec" in ill.problem("noexec")[0]
+    found = ill.problem("noexec")
+    assert found[0] == f"{cache} is mounted noexec: nothing in it can be started"
+    assert ill.refusal() == found
 
 
 def test_a_cache_with_a_blank_in_its_name_is_named_before_a_launch(site, tmp_path):
