@@ -46,7 +46,9 @@ from deploy.triton.stage import StagedModel, plan_models, stage
 ROOM = "room"  # the subject of findings about disks and memory
 MORE_SHARED_MEMORY = "use fewer --instances, or numlkit doctor --fix if dead servers fill it"
 _LAUNCH_BYTES = 100 * 10**6
-_ADDRESSES = 2 * 10**9  # 2 cores: 1.6 GB; with less than 1 GB it hangs
+# Virtual memory of a server on 2 cores, in which an instance has some 35 threads: 3 instances take
+# 2.2 GB, 9 take 4.0 GB.
+_ADDRESSES, _ADDRESSES_PER_INSTANCE = 13 * 10**8, 3 * 10**8
 _SHM_BYTES_PER_INSTANCE = 2 * 10**6
 
 
@@ -319,22 +321,27 @@ class Engine(ABC):
 
     @property
     def shared_bytes(self) -> int:
+        return self._instances * _SHM_BYTES_PER_INSTANCE
+
+    @property
+    def _instances(self) -> int:
         try:
-            count = sum(self.resolved.instances.values())
+            return sum(self.resolved.instances.values())
         except GpuError:  # reported by the check of the GPUs
-            count = len(self.resolved.models)
-        return count * _SHM_BYTES_PER_INSTANCE
+            return len(self.resolved.models)
 
     def launch_findings(self) -> Iterator[Finding]:
         """Return what is wrong with a launch's memory and temporary folder."""
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if resource.RLIM_INFINITY != limit < _ADDRESSES:
+        wanted = _ADDRESSES + self._instances * _ADDRESSES_PER_INSTANCE
+        if resource.RLIM_INFINITY != limit < wanted:
             # It would hang or crash somewhere, without a word about the reason.
             detail = (
                 f"this shell limits programs to {size(limit)} of virtual memory; Triton reserves "
-                f"up to {size(_ADDRESSES)}"
+                f"up to {size(wanted)} for these instances"
             )
-            yield Finding("problem", ROOM, detail, "ulimit -v unlimited, or start it elsewhere")
+            remedy = "ulimit -v unlimited, fewer --models or --instances, or start it elsewhere"
+            yield Finding("problem", ROOM, detail, remedy)
         if self.deployment.shm_size is not None:
             why = "only a Docker container has shared memory of a chosen size"
             detail = f"shm_size has no effect with engine {self.name}: {why}"

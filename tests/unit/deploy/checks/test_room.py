@@ -173,12 +173,22 @@ def test_a_gpu_that_is_not_there_is_left_to_its_own_check(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("limit", "refused"), [(10**9, True), (4 * 10**9, False), (resource.RLIM_INFINITY, False)]
+    ("limit", "models", "wanted"),
+    [
+        (2 * 10**9, ("nugraph3",), "2.2 GB"),
+        (3 * 10**9, ("nugraph3",), None),
+        (3 * 10**9, Deployment().models, "4.0 GB"),  # its server crashes, or hangs
+        (5 * 10**9, Deployment().models, None),
+        (resource.RLIM_INFINITY, Deployment().models, None),
+    ],
 )
 def test_a_shell_that_limits_virtual_memory_is_told_before_a_server_hangs(
-    monkeypatch, limit, refused
+    monkeypatch, limit, models, wanted
 ):
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
-    found = [each.detail for each in LocalEngine(Resolved(Deployment())).launch_findings()]
-    wanted = "this shell limits programs to 1.0 GB of virtual memory; Triton reserves up to 2.0 GB"
-    assert found == ([wanted] if refused else [])
+    engine = LocalEngine(Resolved(Deployment(models=models, instances=3, flavour="cpu")))
+    assert [each.detail for each in engine.launch_findings()] == [
+        f"this shell limits programs to {limit / 1e9:.1f} GB of virtual memory; Triton reserves "
+        f"up to {wanted} for these instances"
+        for _ in range(wanted is not None)
+    ]
