@@ -97,6 +97,15 @@ def describe_os_error(error: OSError) -> KitError:
     if error.errno == errno.ENOSPC:
         cause = f"disk full: {cause}"
         return KitError(cause, "free space there (df -h), then run the command again")
+    if error.errno == errno.EDQUOT:
+        remedy = (
+            "free space there, or have your quota raised (quota -s), then run the command again"
+        )
+        return KitError(cause, remedy)
+    if error.errno == errno.EFBIG:
+        return KitError(
+            cause, "raise the limit of file sizes (ulimit -f), and run the command again"
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "check its owner and permissions, and those of its folder (ls -ld)"
         # Or a folder above ours, such as a home; it may also be a file's number.

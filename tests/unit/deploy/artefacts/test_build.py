@@ -70,10 +70,15 @@ def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_p
     assert error.cause == f"disk full: {tmp_path}: No space left on device"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_a_copy_for_which_there_is_no_room_is_named_by_where_it_was_to_go(number):
+@pytest.mark.parametrize(
+    ("number", "tool"),
+    [(errno.ENOSPC, "df -h"), (errno.EDQUOT, "quota -s"), (errno.EFBIG, "ulimit -f")],
+)
+def test_a_copy_for_which_there_is_no_room_is_named_by_where_it_was_to_go(number, tool):
     error = OSError(number, os.strerror(number), "/kit/weights", None, "/state/weights")  # shutil's
-    assert describe_os_error(error).cause.endswith(f"/state/weights: {os.strerror(number)}")
+    told = describe_os_error(error)
+    assert told.cause.endswith(f"/state/weights: {os.strerror(number)}")
+    assert f"({tool})" in (told.remedy or "")
 
 
 @pytest.mark.parametrize(
