@@ -37,12 +37,23 @@ def run(command: Command, parser: Callable[[], Parser], argv: Sequence[str] | No
     without it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    _keep_strangers_out()
     options = parser().parse_args(argv)
     options.words = sys.argv[1:] if argv is None else argv
     mode = "json" if options.json else "quiet" if options.quiet else "normal"
     console = Console(mode)  # type: ignore[arg-type]
     end_in_order(signal.SIGTERM, signal.SIGHUP)
     return carry_out(lambda: command(options, console), console)
+
+
+def _keep_strangers_out() -> None:
+    """Have nothing that is made be for all to write, as a umask of 0 has it: it may be run later.
+
+    One that lets the user's group write stays as it is.
+    """
+    mask = os.umask(0o022)
+    if mask & 0o002:
+        os.umask(mask)
 
 
 def carry_out(work: Callable[[], int], console: Console) -> int:

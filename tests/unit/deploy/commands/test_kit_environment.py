@@ -108,7 +108,8 @@ def set_up(folder: Path) -> str:
     variables |= {f"PIP_{name}": str(wheels / "users") for name in ("TARGET", "PREFIX")}
     (wheels / "constraints").write_text("thing==2\n")
     variables["PIP_CONSTRAINT"] = str(wheels / "constraints")
-    done = run_program(["scripts/kit-environment"], cwd=folder, env=variables, check=True)
+    words = ["scripts/kit-environment"]
+    done = run_program(words, cwd=folder, env=variables, umask=0, check=True)
     return done.stderr
 
 
@@ -116,6 +117,11 @@ def code_of(folder: Path) -> Path:
     command = [folder / ".venv" / "bin" / "numlkit"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return Path(done.stdout.strip()).parents[1]
+
+
+def test_nothing_of_the_environment_is_for_all_to_write_whatever_the_umask(checkout):
+    made = [checkout / ".venv", *(checkout / ".venv").rglob("*")]
+    assert not [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o002]
 
 
 def test_an_environment_that_is_complete_is_left_as_it_is(checkout):
