@@ -119,13 +119,23 @@ def describe_os_error(error: OSError) -> KitError:
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         remedy = "check its owner and permissions, and those of its folder (ls -ld)"
-        # Or a folder above ours, such as a home; it may also be a file's number.
-        if isinstance(error.filename, str) and (place := Path(error.filename)).is_absolute():
-            ours = (cache_folder(), state_folder())
-            if any(place.is_relative_to(one) or one.is_relative_to(place) for one in ours):
-                remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
+        if _is_ours(error.filename):
+            remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
+        return KitError(cause, remedy)
+    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS) and _is_ours(error.filename):
+        remedy = (
+            "set XDG_CACHE_HOME and XDG_STATE_HOME to folders of a disk with locks, as a local one"
+        )
         return KitError(cause, remedy)
     return KitError(cause)
+
+
+def _is_ours(name: object) -> bool:
+    """Return whether it is in the cache or state folder, or above, such as a home."""
+    if not isinstance(name, str) or not (place := Path(name)).is_absolute():  # or a file's number
+        return False
+    ours = (cache_folder(), state_folder())
+    return any(place.is_relative_to(one) or one.is_relative_to(place) for one in ours)
 
 
 def check_picture(path: Path, flag: str) -> None:

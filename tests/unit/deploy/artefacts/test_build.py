@@ -98,6 +98,14 @@ def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(
     assert (error.remedy or "").startswith(remedy)
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_home_without_locks_is_told_with_what_to_set(number, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    error = OSError(number, f"cannot be locked: {os.strerror(number)}", str(tmp_path / "numlkit/a"))
+    remedy = describe_os_error(error).remedy or ""
+    assert remedy.startswith("set XDG_CACHE_HOME and XDG_STATE_HOME to folders of a disk with lock")
+
+
 @pytest.fixture
 def checkout(tmp_path):
     for words in (
