@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from deploy.deployment.deployment import EngineName, Ports, Tls
 from deploy.deployment.plan import Broken, LaunchPlan, image_in_words
-from deploy.host.errors import DeploymentError, NotRunningError
+from deploy.host.errors import DeploymentError, KitError, NotRunningError
 from deploy.host.files import locked, write_atomically
 from deploy.host.paths import deployments_folder
 
@@ -47,9 +47,8 @@ class ProcessId(BaseModel, frozen=True):
     def process(self) -> psutil.Process | None:
         """Return the process if it is still alive (a zombie is not)."""
         with suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
             if self._state() not in (None, "Z", "X"):
-                return process
+                return psutil.Process(self.pid)
         return None
 
     def is_running(self) -> bool:
@@ -81,6 +80,9 @@ def _status(pid: int) -> list[str]:
     try:
         content = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
+        if not Path("/proc/self/stat").exists():
+            cause = "/proc is not mounted here, which lists the processes"
+            raise KitError(cause, "as root: mount -t proc proc /proc") from None
         raise psutil.NoSuchProcess(pid) from None
     # The second field, the program's name in brackets, may hold any bytes, brackets too.
     return content.rpartition(b")")[2].decode("ascii").split()

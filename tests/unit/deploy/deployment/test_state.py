@@ -17,7 +17,7 @@ from deploy.deployment.state import (
     default_endpoint,
     host_port,
 )
-from deploy.host.errors import DeploymentError, NotRunningError
+from deploy.host.errors import DeploymentError, KitError, NotRunningError
 from tests.programs import running
 
 
@@ -140,3 +140,13 @@ def test_addresses_are_those_that_clients_on_this_host_can_use():
     assert state.reachable_host("0.0.0.0") == "127.0.0.1"
     assert state.reachable_host("10.0.0.1") == "10.0.0.1"
     assert host_port(state.reachable_host("::"), 8000) == "[::1]:8000"
+
+
+def test_a_host_without_proc_is_told_so_and_no_server_counts_as_dead(tmp_path, monkeypatch):
+    """As in a chroot: what is looked for there is not found in an empty folder."""
+    server = ProcessId.of(os.getpid())
+    monkeypatch.setattr(state, "Path", lambda path: tmp_path / path.lstrip("/"))
+    for look in (server.process, server.is_running, lambda: ProcessId.of(os.getpid())):
+        with pytest.raises(KitError, match="/proc is not mounted here") as caught:
+            look()
+        assert caught.value.remedy == "as root: mount -t proc proc /proc"
