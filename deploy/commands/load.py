@@ -29,7 +29,8 @@ _RATES = "0.5x,1x,2x,5x,10x"
 _HITS, _MOST_HITS = 1300, 1_000_000
 _DIFFERENT, _DIFFERENT_HITS = 16, 100_000
 """Events that are sent in turn, and the most hits of all of them, unless one has more."""
-_PROBING_S, _PROBING_CLIENTS = 5.0, 8
+_PROBING_S, _FEWEST_CLIENTS, _MORE = 5.0, 8, 1.1
+"""Twice as many clients are tried, each time for so long, while they get so many times as much."""
 _WAITS_S = 60.0
 """How long a server without load may take for an event."""
 _BEHIND_S = 0.05
@@ -200,9 +201,7 @@ async def _offered(
             cause = f"{endpoint.url} refuses the events of {main.name}"
             raise ClientError(cause, "events with fewer hits (--hits), or a higher limit")
         with console.step("measure what the server can answer"):
-            most = await capacity(
-                connections, known[main], clients=_PROBING_CLIENTS, seconds=_PROBING_S
-            )
+            most = await _capacity(connections, known[main])
         if not most:
             raise ClientError(f"{endpoint.url} no longer answers", "numlkit status, numlkit logs")
         rounds = []
@@ -219,6 +218,15 @@ async def _offered(
                     )
                 )
         return most, rounds
+
+
+async def _capacity(connections: Connections, requests: Sequence[Request]) -> float:
+    """Return how many events per second a server can answer, however many instances it has."""
+    most, clients = 0.0, _FEWEST_CLIENTS
+    ask = partial(capacity, connections, requests, seconds=_PROBING_S)
+    while (found := await ask(clients=clients)) > _MORE * most:
+        most, clients = found, 2 * clients
+    return max(most, found)
 
 
 def _show(told: dict[str, Any], rounds: Sequence[Round], console: Console) -> None:

@@ -1,5 +1,7 @@
 """What a load test sends, and how it counts what comes back: without a server."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Sequence
@@ -36,17 +38,21 @@ RIGHT, WRONG = answer([0.5, 0.25]), answer([0.5, 0.75])
 class Played:
     """Connections to a server that is not there: each request gets the next of these answers."""
 
-    def __init__(self, *answers: tuple[bytes | None, str, str], takes: float = 0.0) -> None:
+    def __init__(
+        self, *answers: tuple[bytes | None, str, str], takes: float = 0.0, instances: int = 10**9
+    ) -> None:
         self.answers, self.takes = list(answers), takes
+        self.instances = asyncio.Semaphore(instances)
         self.asked = self.open = self.most = 0
 
     async def infer(self, content: bytes, deadline_s: float) -> tuple[bytes | None, str, str]:
         self.asked += 1
         chosen = self.answers[min(self.asked, len(self.answers)) - 1]
-        self.open += 1
-        self.most = max(self.most, self.open)
-        await asyncio.sleep(self.takes)
-        self.open -= 1
+        async with self.instances:
+            self.open += 1
+            self.most = max(self.most, self.open)
+            await asyncio.sleep(self.takes)
+            self.open -= 1
         return chosen
 
 
@@ -163,11 +169,14 @@ def test_figures_are_told_as_a_row_and_as_json():
     assert row(all_figures(rounds)[0][0])[5] == "30"
 
 
-def test_a_server_that_answers_no_more_is_an_error_and_not_a_capacity_of_nothing(monkeypatch):
+def offered(monkeypatch, server: Played) -> None:
+    """Measure a server's capacity, and offer it half of that for a moment."""
     known = [Request(b"event", 9, RIGHT)]
 
-    class Died(Played):
-        async def __aenter__(self) -> Played:
+    class Connected:
+        infer = server.infer
+
+        async def __aenter__(self) -> Connected:
             return self
 
         async def __aexit__(self, *_: object) -> None: ...
@@ -175,18 +184,22 @@ def test_a_server_that_answers_no_more_is_an_error_and_not_a_capacity_of_nothing
         async def references(self, *_: object) -> list[Request]:
             return known
 
-    monkeypatch.setattr(load, "Connections", lambda *_, **__: Died(FULL))
-    monkeypatch.setattr(load, "_PROBING_S", 0.01)
-    options = load.parser().parse_args(["--rates", "1x"])
-    offered = load._offered(
-        Endpoint.parse("grpc://127.0.0.1:9"),
-        {Tenant("clients", 0.0): known},
-        Patience(),
-        options,
-        Console("json"),
-    )
+    monkeypatch.setattr(load, "Connections", lambda *_, **__: Connected())
+    monkeypatch.setattr(load, "_PROBING_S", 0.3)
+    options = load.parser().parse_args(["--rates", "0.5x", "--seconds", "0.1"])
+    endpoint, traffic = Endpoint.parse("grpc://127.0.0.1:9"), {Tenant("clients", 0.0): known}
+    asyncio.run(load._offered(endpoint, traffic, Patience(), options, Console("json")))
+
+
+def test_a_server_that_answers_no_more_is_an_error_and_not_a_capacity_of_nothing(monkeypatch):
     with pytest.raises(ClientError, match="no longer answers"):
-        asyncio.run(offered)
+        offered(monkeypatch, Played(FULL))
+
+
+def test_a_servers_capacity_is_that_of_all_its_instances(monkeypatch):
+    server = Played((RIGHT, "OK", ""), takes=0.05, instances=40)
+    offered(monkeypatch, server)
+    assert server.most == 40
 
 
 def test_clients_who_never_try_again_are_none():
