@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from deploy.client.diagnosis import certificate_of
 from deploy.client.endpoint import Endpoint
 from deploy.client.service import ExpectedModel, ServiceCheck, check_service
+from deploy.host.cli import describe_os_error
 from deploy.host.console import Say
 from deploy.host.errors import ClientError, KitError
 from numl_formats.metrics import serve
@@ -96,11 +97,12 @@ class Watch:
     def _read_again(self) -> None:
         try:
             self._now, self._wrong = self.target(), ""
-        except KitError as error:
-            # It may just be being replaced.
-            if error.cause != self._wrong:
-                self._wrong = error.cause
-                self._tell(f"{error.cause}; what was there before is still watched")
+        except (KitError, OSError) as error:
+            # It may just be being replaced, or its file system be away.
+            said = describe_os_error(error) if isinstance(error, OSError) else error
+            if said.cause != self._wrong:
+                self._wrong = said.cause
+                self._tell(f"{said.cause}; what was there before is still watched")
 
     def _look(self, endpoint: Endpoint) -> None:
         now = self._now
