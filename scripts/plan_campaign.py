@@ -132,6 +132,12 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     if wish.per_s > _MOST * one.capacity:
         cause = f"{wish.per_s:,.0f} events/s need more than {_MOST:,} servers"
         raise KitError(cause, "more --hours, or more --cores")
+    lone = wish.own_s + one.service_s
+    if wish.within_s < lone:
+        cause = (
+            f"one event takes {round(lone, 3):,} s, but the campaign {round(wish.within_s, 3):,} s"
+        )
+        raise KitError(cause, "more --hours, or less --own")
     with console.step("simulate"):
         found = plan(one, wish)
         farm = replace(one, count=found.servers)

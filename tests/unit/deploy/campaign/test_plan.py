@@ -103,8 +103,15 @@ def test_of_jobs_that_get_no_answers_no_times_are_told():
         "--events 1e14 --hours 1e-3",
         "--events 1e5 --hours 24 --rate 0.1 --cores 1 --timeout 5 --tries 1",
         "--events 1e5 --hours 24 --rate 1 --cores 1 --timeout 4 --tries 1",
+        "--events 300 --hours 1e-3 --rate 100 --cores 1 --own 4",
     ],
-    ids=["nothing", "too many", "longer than the timeout", "some longer than the timeout"],
+    ids=[
+        "nothing",
+        "too many",
+        "longer than the timeout",
+        "some longer than the timeout",
+        "longer than the campaign",
+    ],
 )
 @pytest.mark.usefixtures("few")
 def test_what_cannot_be_planned_is_refused_in_a_line(words, capsys):
