@@ -157,7 +157,7 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
     )
     console.line(
         f"{found.servers} x {options.cores} cores, with {found.fewest_jobs:,} to "
-        f"{found.most_jobs:,} jobs at once; a server can answer {one.capacity:,.0f} events/s"
+        f"{found.most_jobs:,} jobs at once; a server can answer {one.capacity:,.1f} events/s"
     )
     console.answer({
         "ok": True, "events_per_s": wish.per_s, "capacity_of_one": one.capacity, **asdict(found),

@@ -207,7 +207,7 @@ async def _offered(
         rounds = []
         for number, (rate, relative) in enumerate(options.rates):
             offered = Tenant(main.name, rate * most if relative else rate, main.hits)
-            with console.step(f"offer {offered.rate:.0f} events/s"):
+            with console.step(f"offer {offered.rate:.1f} events/s"):
                 rounds.append(
                     await offer(
                         connections,
@@ -230,7 +230,7 @@ async def _capacity(connections: Connections, requests: Sequence[Request]) -> fl
 
 
 def _show(told: dict[str, Any], rounds: Sequence[Round], console: Console) -> None:
-    title = f"{told['model']} at {told['endpoint']}; it can answer {told['capacity']:.0f} events/s"
+    title = f"{told['model']} at {told['endpoint']}; it can answer {told['capacity']:.1f} events/s"
     found = all_figures(rounds)
     console.table(title, COLUMNS, [row(figure) for each in found for figure in each])
     reasons = {f.reason: f.statuses for each in found for f in each if f.reason}

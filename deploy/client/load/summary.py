@@ -80,7 +80,7 @@ def row(figure: Figures) -> tuple[str, ...]:
     answered = figure.in_time * 100 / figure.arrived if figure.arrived else 0.0
     times = ("-" if ms is None else f"{ms:.0f}" for ms in (figure.p50_ms, figure.p99_ms))
     return (
-        f"{figure.offered:.0f}",
+        f"{figure.offered:.1f}",
         figure.tenant,
         f"{figure.goodput:.1f}",
         f"{answered:.0f}%",

@@ -135,7 +135,7 @@ def test_figures_are_told_as_a_row_and_as_json():
     counts.reasons["Exceeds maximum queue size"] = 3
     rounds = [Round(2.0, {"clients": counts}, 0.001)]
     (found,) = all_figures(rounds)[0]
-    assert row(found) == ("2", "clients", "0.5", "50%", "20", "-", "1", "1")
+    assert row(found) == ("2.0", "clients", "0.5", "50%", "20", "-", "1", "1")
     told = document(rounds, capacity=5.0)
     assert told == {
         "ok": True,
@@ -167,6 +167,15 @@ def test_figures_are_told_as_a_row_and_as_json():
     assert document(rounds)["ok"] is False
     counts.latencies *= 50  # of a hundred there is a 99th percentile
     assert row(all_figures(rounds)[0][0])[5] == "30"
+
+
+def test_a_server_that_takes_seconds_for_an_event_is_not_said_to_answer_none(capsys):
+    rounds = [Round(5.0, {"clients": Counts(arrived=2)}, 0.001)]
+    facts = {"model": "own", "endpoint": "grpc://127.0.0.1:9", "capacity": 0.4}
+    load._show(document(rounds, **facts), rounds, Console())
+    said = capsys.readouterr().out
+    assert "it can answer 0.4 events/s" in said
+    assert said.splitlines()[-1].split()[0] == "0.4"
 
 
 def offered(monkeypatch, server: Played) -> None:
