@@ -77,13 +77,13 @@ def all_figures(rounds: Sequence[Round]) -> list[list[Figures]]:
 
 def row(figure: Figures) -> tuple[str, ...]:
     """Return the figures as a row below `COLUMNS`."""
-    answered = figure.in_time * 100 / figure.arrived if figure.arrived else 0.0
+    answered = f"{figure.in_time * 100 / figure.arrived:.0f}%" if figure.arrived else "-"
     times = ("-" if ms is None else f"{ms:.0f}" for ms in (figure.p50_ms, figure.p99_ms))
     return (
         f"{figure.offered:.1f}",
         figure.tenant,
         f"{figure.goodput:.1f}",
-        f"{answered:.0f}%",
+        answered,
         *times,
         str(figure.refused),
         str(figure.late),

@@ -178,6 +178,11 @@ def test_a_server_that_takes_seconds_for_an_event_is_not_said_to_answer_none(cap
     assert said.splitlines()[-1].split()[0] == "0.4"
 
 
+def test_of_clients_that_have_sent_nothing_no_part_was_answered_in_time():
+    (found,) = all_figures([Round(2.0, {"rare": Counts()}, 0.0)])[0]
+    assert row(found) == ("0.0", "rare", "0.0", "-", "-", "-", "0", "0")
+
+
 def offered(monkeypatch, server: Played) -> None:
     """Measure a server's capacity, and offer it half of that for a moment."""
     known = [Request(b"event", 9, RIGHT)]
