@@ -84,7 +84,10 @@ def test_scaling_down_and_up_loses_no_request(cluster, authority):
     assert load.wrong == []
     assert len(cluster.ended) == 4
     for pod in cluster.ended:
-        assert pod.container.wait()["StatusCode"] == 0, pod.container.logs(tail=100).decode()
+        status, log = pod.container.wait()["StatusCode"], pod.container.logs().decode()
+        assert "Found 0 model versions that have in-flight inferences" in log
+        # On a slow host Triton may end before it has unloaded its models.
+        assert status == 0 or "Exit timeout expired. Exiting immediately." in log, log
 
 
 def test_a_front_door_that_ends_sends_its_clients_on(cluster, authority):
