@@ -99,35 +99,33 @@ def interrupted() -> KitError:
     return KitError("interrupted", "run the command again")
 
 
+_AGAIN = "then run the command again"
+_NO_ROOM = {
+    errno.ENOSPC: f"free space there (df -h), {_AGAIN}",
+    errno.EDQUOT: f"free space there, or have your quota raised (quota -s), {_AGAIN}",
+    errno.EFBIG: f"raise the limit of file sizes (ulimit -f), {_AGAIN}",
+}
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
 def describe_os_error(error: OSError) -> KitError:
-    name = error.filename
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        name = error.filename2 or name  # of a copy, the first is what was read
+    no_room = _NO_ROOM.get(error.errno or 0)
+    # Of a copy, the first name is what was read.
+    name = (no_room and error.filename2) or error.filename
     where = f"{name}: " if name else ""
     cause = f"{where}{error.strerror or error}"
     if error.errno == errno.ENOSPC:
         cause = f"disk full: {cause}"
-        return KitError(cause, "free space there (df -h), then run the command again")
-    if error.errno == errno.EDQUOT:
-        remedy = (
-            "free space there, or have your quota raised (quota -s), then run the command again"
-        )
-        return KitError(cause, remedy)
-    if error.errno == errno.EFBIG:
-        return KitError(
-            cause, "raise the limit of file sizes (ulimit -f), and run the command again"
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    remedy = no_room
+    if error.errno in _FORBIDDEN:
         remedy = "check its owner and permissions, and those of its folder (ls -ld)"
-        if _is_ours(error.filename):
-            remedy = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can write to"
-        return KitError(cause, remedy)
-    if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS) and _is_ours(error.filename):
-        remedy = (
-            "set XDG_CACHE_HOME and XDG_STATE_HOME to folders of a disk with locks, as a local one"
-        )
-        return KitError(cause, remedy)
-    return KitError(cause)
+    ours = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders"
+    if error.errno in _FORBIDDEN and _is_ours(name):
+        remedy = f"{ours} that you can write to"
+    if error.errno in _NO_LOCKS and _is_ours(name):
+        remedy = f"{ours} of a disk with locks, as a local one"
+    return KitError(cause, remedy)
 
 
 def _is_ours(name: object) -> bool:

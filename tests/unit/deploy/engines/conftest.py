@@ -1,4 +1,4 @@
-"""What these tests have, and those of farms ask."""
+"""Fixtures for engines; a farm, and the jobs that are submitted for it."""
 
 from pathlib import Path
 
