@@ -239,12 +239,15 @@ class Server(ABC):
 
         Raises:
             BrokenModelsError: With ``keep_going``, where only some models are at fault.
-            GivenUpError: It will not become ready, and a second server may; unless ``patient``.
+            GivenUpError: It will not become ready, and another server may; with ``patient``, only
+                if it crashed at random.
             LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
         """
         waiting = dict(golden)
         done, since = self._work(), time.monotonic()
         while waiting and not stopped():
+            if not self.alive() and _ABORTED.search(self.output()):
+                self._fail(self._ended(), GivenUpError)
             # With a stub that was given up, it is started once more first.
             if keep_going and (patient or not _GIVEN_UP.search(self.output())):
                 late = time.monotonic() > deadline
@@ -253,7 +256,7 @@ class Server(ABC):
                     raise BrokenModelsError(found)
             if not self.alive():
                 # Where it goes on without models, no fault of theirs ends it, whatever it says.
-                if not patient and (keep_going or _ABORTED.search(self.output())):
+                if not patient and keep_going:
                     remedy = f"read its log: {self._plan.log}"
                     raise GivenUpError(f"the server {self._ended()} while it started", remedy)
                 self._fail(self._ended())
@@ -312,7 +315,7 @@ class Server(ABC):
             f"model {model} is ready but gives wrong answers: {why.cause}", why.remedy
         )
 
-    def _fail(self, what: str) -> NoReturn:
+    def _fail(self, what: str, kind: type[LaunchError] = LaunchError) -> NoReturn:
         text = self.output()
         if not text.strip():
             remedy = "dmesg may say what killed it: too little memory, or a damaged .sif or disk"
@@ -323,26 +326,28 @@ class Server(ABC):
         )
         broken = NOT_LOADED.search(text)
         if broken is not None and found.cause.startswith(_OF_A_MODEL):
-            raise LaunchError(f"model {broken['model']}: {found.cause}", found.remedy)
-        raise found
+            raise kind(f"model {broken['model']}: {found.cause}", found.remedy)
+        raise kind(found.cause, found.remedy)
 
 
 S = TypeVar("S", bound=Server)
 
 
 def start_until_ready(start: Callable[[], S], wait: Callable[[S, bool], None]) -> S:
-    """Start a server and wait until it is ready; start it once more where that may help.
+    """Start a server and wait until it is ready; start it up to twice more where that may help.
 
     Args:
         wait: Waits for it; its second argument is ``patient`` of ``Server.wait_ready``.
     """
-    server = start()
-    try:
-        wait(server, False)
-    except GivenUpError as error:
-        log.warning("%s: starting it once more", error.cause)
-        server.kill()
-        server.stop()
+    for starts_left in (2, 1, 0):
         server = start()
-        wait(server, True)
+        try:
+            wait(server, starts_left < 2)
+            break
+        except GivenUpError as error:
+            if not starts_left:
+                raise
+            log.warning("%s: starting it once more", error.cause)
+            server.kill()
+            server.stop()
     return server
