@@ -20,6 +20,8 @@ from deploy.host.files import read_most, write_atomically
 _FRESH_S = 180.0
 """What has not said for so long that it is there has died; clocks of hosts may differ by a bit."""
 _MOST_BYTES = 1024
+_NO_ENTRY = (OSError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a file raises whose server has left meanwhile, or that is not ours."""
 _ADDRESS = re.compile(r"grpcs?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})")
 
 
@@ -64,12 +66,8 @@ class Registry:
         with suppress(OSError):
             paths = sorted(self.folder.glob("*.json"))
         for path in paths:
-            try:
-                entry = _parsed(path.stem, _content(path))
-            except (OSError, ValueError, RecursionError):
-                continue  # it has left meanwhile, or is not ours
-            if entry is not None:
-                found.append(entry)
+            with suppress(*_NO_ENTRY):
+                found.append(_parsed(path.stem, _content(path)))
         return found
 
     def urls(self) -> tuple[str, ...]:
@@ -99,11 +97,9 @@ def _content(path: Path) -> bytes:
     return b"" if len(content) > _MOST_BYTES else content
 
 
-def _parsed(name: str, content: bytes) -> Entry | None:
+def _parsed(name: str, content: bytes) -> Entry:
     values = json.loads(content)
-    if not isinstance(values, dict) or not isinstance(values.get("url"), str):
-        return None
     address = _ADDRESS.fullmatch(values["url"])
     if address is None or int(address[2]) > 65535:
-        return None
+        raise ValueError(values["url"])
     return Entry(name, values["url"], str(values.get("replaces", "")))
