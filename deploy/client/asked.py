@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from deploy.client.diagnosis import why_unreachable
@@ -80,13 +81,11 @@ def default_urls(protocol: ProtocolName) -> tuple[str, ...]:
 
 def describe(connect: Callable[[], Transport], name: str, endpoint: Endpoint) -> ServedModel:
     """Return a model as its server describes it; ClientError says why it cannot be asked."""
-    transport = connect()
     try:
-        return transport.describe(name)
+        with closing(connect()) as transport:
+            return transport.describe(name)
     except ServerAwayError as error:
         known = why_unreachable(endpoint, timeout=_DIAGNOSIS_SECONDS)
         if known is None and error.remedy:
             raise
         raise known or ClientError(f"no server answers at {error.cause}", _NO_SERVER) from error
-    finally:
-        transport.close()
