@@ -171,6 +171,14 @@ def credentials(endpoint: Endpoint) -> Any:
     )
 
 
+def open_channel(library: Any, endpoint: Endpoint, *more: tuple[str, Any]) -> Any:
+    """Return a channel of gRPC's ``library``: ``grpc`` or ``grpc.aio``."""
+    options, secret = [*channel_options(endpoint), *more], credentials(endpoint)
+    if secret is None:
+        return library.insecure_channel(endpoint.address, options)
+    return library.secure_channel(endpoint.address, secret, options)
+
+
 def grpc_health(endpoint: Endpoint, *, timeout: float) -> str | None:
     """Return a server's answer to gRPC's standard health check, such as ``not serving``.
 
@@ -179,11 +187,7 @@ def grpc_health(endpoint: Endpoint, *, timeout: float) -> str | None:
     import grpc
     from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-    secret, options = credentials(endpoint), channel_options(endpoint)
-    channel = grpc.insecure_channel(endpoint.address, options)
-    if secret is not None:
-        channel = grpc.secure_channel(endpoint.address, secret, options)
-    with channel:
+    with open_channel(grpc, endpoint) as channel:
         try:
             health = health_pb2_grpc.HealthStub(channel)
             answer = health.Check(health_pb2.HealthCheckRequest(), timeout=timeout)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.client.endpoint import Endpoint, channel_options, credentials
+from deploy.client.endpoint import Endpoint, open_channel
 from deploy.client.transport import ServedModel, triton_reason
 from deploy.host.errors import ClientError
 from numl_formats.golden import GoldenEvent, difference
@@ -66,15 +66,10 @@ def is_same(answer: bytes, reference: bytes) -> bool:
 
 
 def _outputs(content: bytes) -> dict[str, NDArray[Any]]:
-    from tritonclient.grpc import service_pb2
-    from tritonclient.utils import triton_to_np_dtype
+    from tritonclient.grpc import InferResult, service_pb2
 
     answer = service_pb2.ModelInferResponse.FromString(content)
-    found = {}
-    for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True):
-        flat = np.frombuffer(raw, dtype=triton_to_np_dtype(output.datatype))
-        found[output.name] = flat.reshape(output.shape)
-    return found
+    return {each.name: InferResult(answer).as_numpy(each.name) for each in answer.outputs}
 
 
 class Connections:
@@ -93,15 +88,8 @@ class Connections:
     async def __aenter__(self) -> Connections:
         from grpc import aio
 
-        options = [*channel_options(self._endpoint), ("grpc.use_local_subchannel_pool", 1)]
-        secret = credentials(self._endpoint)
         for _ in range(self._count):
-            address = self._endpoint.address
-            channel = (
-                aio.insecure_channel(address, options)
-                if secret is None
-                else aio.secure_channel(address, secret, options)
-            )
+            channel = open_channel(aio, self._endpoint, ("grpc.use_local_subchannel_pool", 1))
             self._channels.append(channel)
             self._calls.append(channel.unary_unary(_INFER))
         return self
