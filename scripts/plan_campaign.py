@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from deploy.host.cli import carry_out
-from deploy.host.command_line import Parser, as_seconds, count_to
+from deploy.host.command_line import Parser, as_seconds, count_to, number
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import write_atomically
@@ -43,6 +43,7 @@ REAL = ROOT / "scripts/data/speed/campaign_check.json"
 PAGE = ROOT / "docs/campaign.md"
 _COLUMNS = ("", "servers", "jobs", "events/s", "median", "p99", "lost", "in vain", "done in")
 _MOST = 10_000
+_number = number("a number above 0 and below 1e15", lambda value: 0 < value < 1e15)
 
 
 def parser() -> Parser:
@@ -79,16 +80,6 @@ def parser() -> Parser:
     add("--json", action="store_true", help="print one JSON document")
     add("--docs", action="store_true", help="simulate what docs/campaign.md shows, and write it")
     return parser
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e15:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and below 1e15")
-    return value
 
 
 def _spread(text: str) -> float:

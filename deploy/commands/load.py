@@ -21,7 +21,7 @@ from deploy.deployment.options import add_tls_options, tls_files
 from deploy.deployment.state import DeploymentFolder, default_endpoint
 from deploy.events.files import EventFile
 from deploy.host.cli import Parser, check_picture, make_parser, run
-from deploy.host.command_line import as_name, as_seconds, count_to
+from deploy.host.command_line import as_name, as_seconds, count_to, number
 from deploy.host.console import Console
 from deploy.host.errors import ClientError, DeploymentError, NotRunningError
 
@@ -40,6 +40,7 @@ _MAIN = "clients"
 def parser() -> Parser:
     flags = make_parser("load", __doc__, deployment=False)
     add = flags.add_argument
+    pause = number("a number of seconds from 0 on", lambda value: 0 <= value < 1e6)
     add(
         "files", nargs="*", type=Path, metavar="FILE.h5", help="events to send (default: simulated)"
     )
@@ -68,7 +69,7 @@ def parser() -> Parser:
         help="of a refused or late request (2)",
     )  # fmt: skip
     add(
-        "--pause", type=_pause, default=0.0, metavar="S",
+        "--pause", type=pause, default=0.0, metavar="S",
         help="before a request is sent again (0, as existing clients do it)",
     )  # fmt: skip
     add("--connections", type=count_to(1024), default=4, metavar="N", help="to the server (4)")
@@ -98,16 +99,6 @@ def _tenant(text: str) -> Tenant:
         form = f"NAME:RATE or NAME:RATE:HITS, with 1 to {_MOST_HITS} hits"
         raise argparse.ArgumentTypeError(f"{text!r} is not {form}")
     return tenant
-
-
-def _pause(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 on")
-    return value
 
 
 def _load(options: argparse.Namespace, console: Console) -> int:

@@ -7,6 +7,7 @@ lacks the kit's own packages.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import shlex
@@ -34,14 +35,22 @@ def as_name(text: str) -> str:
     return text
 
 
-def as_seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
+def number(what: str, is_one: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what reads a number for argparse; ``what`` it is, in words for one that is not."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not is_one(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return value
+
+    return read
+
+
+as_seconds = number("a number of seconds above 0", lambda value: 0 < value < 1e6)
 
 
 def as_address(text: str) -> tuple[str, int]:
