@@ -84,7 +84,7 @@ def _check(resolved: Resolved, model: SiteModel, runtime: Runtime, say: Say) -> 
     code = model.config.default_model_filename or CODE
     for version in model.versions:
         if f"{version}/{code}" not in model.files:
-            cause = f"model {model.name}: version {version} has no {code}"
+            cause = f"version {version} has no {code}"
             raise RepositoryError(cause, f"write {version}/{code}, or remove that version")
     given = resolved.environment_of(model)
     if given is not None:
@@ -101,24 +101,21 @@ def _check(resolved: Resolved, model: SiteModel, runtime: Runtime, say: Say) -> 
         built_for = python_of_stub(model.stub)
         if built_for != python:
             what = "the kit's environment, in which it runs," if given is None else given.path
-            stub = f"its stub is built for Python {built_for}"
             remedy = f"a stub for Python {python}, or none: the kit has its own stubs"
-            cause = f"model {model.name}: {stub}; {what} has Python {python}"
+            cause = f"its stub is built for Python {built_for}; {what} has Python {python}"
             raise EnvironmentSetupError(cause, remedy)
-        _check_release(model, model.stub, release, python, say)
+        _check_release(model.stub, release, python, say)
     elif given is not None and python != runtime.server_python:
         ensure_distribution(release, python, say)
 
 
-def _check_release(
-    model: SiteModel, program: Path, release: TritonRelease, python: str, say: Say
-) -> None:
+def _check_release(program: Path, release: TritonRelease, python: str, say: Say) -> None:
     """Check that a stub beside a model is of the server's release; another would crash it."""
     if release.wheel is None and release.root is None:
         return  # the image's own Triton, of which nothing is on this host
     own = release.own_python or python
     if texts_in(program) != texts_in(ensure_distribution(release, own, say).stub):
-        cause = f"model {model.name}: its stub {program} is not of Triton {release.release}"
+        cause = f"its stub {program} is not of Triton {release.release}"
         remedy = f"build it from python_backend's branch r{release.release}, or remove it"
         raise EnvironmentSetupError(f"{cause}, and would crash the server", remedy)
 
