@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,19 +26,17 @@ if TYPE_CHECKING:
 # has the same colour in every model.
 _BLUE, _VERMILION, _GREEN = "#0072b2", "#d55e00", "#009e73"
 _PURPLE, _ORANGE, _SKY, _BROWN = "#cc79a7", "#e69f00", "#56b4e9", "#6b4c2a"
-_COLOURS: Mapping[str, str] = MappingProxyType(
-    {
-        "muon": _BLUE,
-        "mip": _BLUE,
-        "pion": _ORANGE,
-        "kaon": _BROWN,
-        "hadron": _VERMILION,
-        "hip": _VERMILION,
-        "shower": _GREEN,
-        "michel": _PURPLE,
-        "diffuse": _SKY,
-    }
-)
+_COLOURS: Mapping[str, str] = {
+    "muon": _BLUE,
+    "mip": _BLUE,
+    "pion": _ORANGE,
+    "kaon": _BROWN,
+    "hadron": _VERMILION,
+    "hip": _VERMILION,
+    "shower": _GREEN,
+    "michel": _PURPLE,
+    "diffuse": _SKY,
+}
 _PALETTE = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE, _SKY, _BROWN)
 _NOISE = "#b8b8b8"
 _INK, _QUIET = "#222222", "#666666"

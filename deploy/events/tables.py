@@ -32,9 +32,7 @@ Array = NDArray[Any]
 EVENT_ID = ("run", "subrun", "event")
 SEQUENCE = "event_id.seq_cnt"
 Wide = Mapping[str, tuple[str, ...]]
-_WIDE: Wide = MappingProxyType(
-    {"event_id": EVENT_ID, "position": ("position_x", "position_y", "position_z")}
-)
+_WIDE: Wide = {"event_id": EVENT_ID, "position": ("position_x", "position_y", "position_z")}
 # A column up to this size is read once: a call of HDF5 for each event costs more than its rows.
 _WHOLE_BYTES = 1 << 20
 # A dataset may claim more rows than it stores; reading it asks for memory for all of them.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,20 +13,18 @@ from numl_formats.contract import HIT_ID
 
 FLAVOURS = ("cc_nue", "cc_numu", "cc_nutau", "nc")
 """The event classes of pynuml's ``FlavorLabels``."""
-_BY_PDG = MappingProxyType({12: 0, 14: 1, 16: 2})
+_BY_PDG = {12: 0, 14: 1, 16: 2}
 _NEUTRAL_CURRENT = 3
 _VERTEX = tuple(f"nu_vtx_corr_{axis}" for axis in "xyz")
 
-TRUE_COLUMNS: Columns = MappingProxyType(
-    {
-        "event_table": {
-            "is_cc": np.int32,
-            "nu_pdg": np.int32,
-            **dict.fromkeys(_VERTEX, np.float32),
-        },
-        "edep_table": {"hit_id": np.int32},
-    }
-)
+TRUE_COLUMNS: Columns = {
+    "event_table": {
+        "is_cc": np.int32,
+        "nu_pdg": np.int32,
+        **dict.fromkeys(_VERTEX, np.float32),
+    },
+    "edep_table": {"hit_id": np.int32},
+}
 """Columns of pynuml's tables that `truth_of` looks at."""
 
 
