@@ -75,9 +75,8 @@ def remove_ended(name: str, identity: str, folder: Path) -> str:
         raise KitError(f"container {name} belongs to a deployment again")
     with closing(connect()) as client:
         try:
-            client.api.remove_container(identity, force=False, v=True)
-        except NotFound:
-            pass
+            with suppress(NotFound):
+                client.api.remove_container(identity, force=False, v=True)
         except (APIError, requests.RequestException) as error:
             raise KitError(f"container {name} cannot be removed: {first_line(error)}") from None
     return f"removed container {name}"

@@ -59,7 +59,7 @@ class InstanceServer(Server):
         return not self.output().strip() or next(starting, None) is not None
 
     def stop(self) -> None:
-        process = self.identity.process() if self.identity is not None else None
+        process = self._process()
         if process is not None:
             end_process(process)
         stop_instance(self._name, self._folder)

@@ -10,6 +10,7 @@ import re
 import shutil
 import tarfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,8 @@ def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnviro
         raise EnvironmentSetupError(f"execution environment {path}: {error.strerror}") from None
     kept = cache / "packed" / hashlib.sha256(seen.encode()).hexdigest()[:16]
     with locked(kept.with_suffix(".lock")):
-        try:
+        with suppress(OSError, ValidationError):
             return GivenEnvironment.model_validate_json((kept / _FACTS).read_bytes())
-        except (OSError, ValidationError):
-            pass
         say(f"reading {path.name}")
         with built_folder(kept) as folder:
             facts = _look_into_archive(path, folder, kept)
