@@ -79,16 +79,6 @@ def missing_stubs(stubs: Iterable[Stub], wanted: Mapping[str, int]) -> dict[str,
     return {model: n - alive[model] for model, n in wanted.items() if alive[model] < n}
 
 
-def used(server: psutil.Process, what: Callable[[psutil.Process], float]) -> float:
-    """Return how much a server and its stubs use, or have used, of something."""
-    total = 0.0
-    with suppress(psutil.NoSuchProcess):
-        for process in (server, *server.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += what(process)
-    return total
-
-
 def end_process(process: psutil.Process) -> None:
     """Terminate a process and wait for it; kill it if it does not exit.
 
@@ -204,10 +194,10 @@ class Server(ABC):
 
     def outgrown(self) -> str | None:
         """Return in words by how much it and its stubs exceed the memory limit, or None."""
-        limit, process = self._plan.deployment.memory, self._process()
-        if limit is None or process is None:
+        limit = self._plan.deployment.memory
+        if limit is None:
             return None
-        memory = used(process, lambda one: one.memory_full_info().pss)
+        memory = self._used(lambda process: process.memory_full_info().pss)
         if memory <= limit:
             return None
         return f"uses {memory / 1e6:.0f} MB; its memory limit (--memory) is {limit / 1e6:.0f} MB"
@@ -297,9 +287,16 @@ class Server(ABC):
 
     def _work(self) -> tuple[int, float]:
         """Return the bytes that it has logged and the processor time that it has used so far."""
-        process = self._process()
-        seconds = used(process, lambda one: sum(one.cpu_times()[:2])) if process is not None else 0
-        return self.log_size(), seconds
+        return self.log_size(), self._used(lambda process: sum(process.cpu_times()[:2]))
+
+    def _used(self, what: Callable[[psutil.Process], float]) -> float:
+        """Return how much it and its stubs use, or have used, of something."""
+        total, server = 0.0, self._process()
+        with suppress(psutil.NoSuchProcess):
+            for process in (server, *server.children(recursive=True)) if server is not None else ():
+                with suppress(psutil.Error):
+                    total += what(process)
+        return total
 
     def _process(self) -> psutil.Process | None:
         return self.identity.process() if self.identity is not None else None
