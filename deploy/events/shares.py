@@ -54,13 +54,13 @@ class Campaign:
     model: ServedModel | None = None
 
 
-def job_of(campaign: Campaign, name: str, files: Sequence[Path]) -> tuple[Job, list[list[Path]]]:
-    """Return a job for these files, and the share of each of its tasks."""
+def job_of(campaign: Campaign, files: Sequence[Path]) -> tuple[Job, list[list[Path]]]:
+    """Return a new job for these files, and the share of each of its tasks."""
     for path in files:
         if not {"\n", "\r"}.isdisjoint(str(path.absolute())):
             cause = f"{str(path)!r}: jobs take one path on each line, and this one has a line break"
             raise ClientError(cause, "rename it")
-    number = min(campaign.settings.jobs, len(files))
+    name, number = f"numl-{secrets.token_hex(4)}", min(campaign.settings.jobs, len(files))
     folder = campaign.folder.absolute() / _BATCH / name
     command = " ".join(map(shlex.quote, campaign.command))
     line = f'exec {command} @{shlex.quote(str(folder))}/"$TASK".txt'
@@ -74,7 +74,7 @@ def preview(campaign: Campaign) -> dict[str, str]:
     todo = _not_done(campaign)
     if not todo:
         return {}
-    return SYSTEMS[campaign.settings.engine]().render(job_of(campaign, _new_name(), todo)[0])
+    return SYSTEMS[campaign.settings.engine]().render(job_of(campaign, todo)[0])
 
 
 def run_campaign(
@@ -143,7 +143,7 @@ class _Run:
         """Submit a job for these files, wait for it, and keep why it left any."""
         settings = self._campaign.settings
         system = SYSTEMS[settings.engine]()
-        job, shares = job_of(self._campaign, _new_name(), files)
+        job, shares = job_of(self._campaign, files)
         job.folder.mkdir(parents=True)
         sentinel = self._sentinel(files)
         for number, share in enumerate(shares):
@@ -206,10 +206,6 @@ class _Run:
             return []
         waiting = set(todo)
         return [path for path in self._campaign.files if path not in waiting][:1]
-
-
-def _new_name() -> str:
-    return f"numl-{secrets.token_hex(4)}"
 
 
 def _not_done(campaign: Campaign) -> list[Path]:
