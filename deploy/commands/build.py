@@ -10,6 +10,7 @@ from typing import get_args
 from deploy.artefacts.build import Workplace, build, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
 from deploy.artefacts.triton import PYTHON_ONLY, find_triton, named_by_flag
+from deploy.deployment.options import TRITON_HELP
 from deploy.engines.baked import site_content
 from deploy.environment.lock import Flavour
 from deploy.environment.sources import locked_flavour, source_named
@@ -41,11 +42,7 @@ def parser() -> Parser:
     base = "base image: slim, a bare Debian, or ngc, NVIDIA's Triton image (default: slim)"
     add("--base", choices=("slim", "ngc"), default="slim", help=base)
     add("--base-digest", metavar="sha256:...", help="pin the base image to this digest")
-    triton = (
-        "the server: a release (24.10: from a wheel, others: NVIDIA's image), an image, an OCI "
-        "folder, a file of docker save, or a folder like /opt/tritonserver (default: 24.10)"
-    )
-    add("--triton", metavar="RELEASE|IMAGE|PATH", default=DEFAULT, help=triton)
+    add("--triton", metavar="RELEASE|IMAGE|PATH", default=DEFAULT, help=TRITON_HELP)
     more = "backends of its image to keep for models of your own (default: python)"
     add("--backends", metavar="NAME,...", default="python", help=more)
     add("--wheels", type=Path, metavar="DIR", help="use the wheels in DIR instead of downloading")

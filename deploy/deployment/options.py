@@ -12,6 +12,11 @@ from deploy.host.cli import assignments
 from deploy.host.command_line import Parser
 from deploy.host.errors import DeploymentError
 
+TRITON_HELP = (
+    "the server: a release (24.10: from a wheel, others: NVIDIA's image), an image, an OCI folder, "
+    "a file of docker save, or a folder like /opt/tritonserver (default: 24.10)"
+)
+
 
 def add_model_options(flags: Parser) -> None:
     add = flags.add_argument
@@ -69,11 +74,7 @@ def add_deployment_options(flags: Parser, *, batch: bool = False) -> None:
         help="packed: a stock Triton image (--image; default: NVIDIA's) with the packed "
         "environment, extracted at every start (default: unpacked, in the kit's image)",
     )
-    triton = (
-        "the server: a release (24.10: from a wheel, others: NVIDIA's image), an image, an OCI "
-        "folder, a file of docker save, or a folder like /opt/tritonserver (default: 24.10)"
-    )
-    add("--triton", metavar="RELEASE|IMAGE|PATH", help=triton)
+    add("--triton", metavar="RELEASE|IMAGE|PATH", help=TRITON_HELP)
     add("--archive", type=Path, help="the packed environment (default: the newest one built)")
     for flag, what in (
         (
