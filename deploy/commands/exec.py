@@ -44,8 +44,7 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
         raise DeploymentError(str(error)) from None
     name = f"exec-{os.getpid()}-{secrets.token_hex(3)}"
     folder = DeploymentFolder(name)
-    deployment = load_deployment(options.file, {**overrides(options), "name": name})
-    resolved = Resolved.of(deployment)
+    resolved = Resolved.of(load_deployment(options.file, {**overrides(options), "name": name}))
     fetch_triton(resolved.deployment, console)
     warnings = check_given(resolved)
     try:

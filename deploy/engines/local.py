@@ -117,8 +117,7 @@ class LocalEngine(Engine):
 
     @property
     def distribution(self) -> TritonDistribution:
-        python = self.environment_here.lock.python
-        return TritonDistribution.in_cache(self.resolved.release, python)
+        return TritonDistribution.in_cache(self.resolved.release, self.environment_here.lock.python)
 
     @property
     def runtime(self) -> Runtime:
@@ -164,13 +163,12 @@ class LocalEngine(Engine):
             cache=self.resolved.uses_cache,
             flags=self.resolved.release.flags or frozenset(),
         )
-        devices, threads = self.resolved.devices.variables, deployment.threads
         variables = server_environment(
             distribution=triton,
             libpython=self.environment_here.libpython,
-            threads=threads,
+            threads=deployment.threads,
             inherited=os.environ,
-            devices=devices,
+            devices=self.resolved.devices.variables,
         )
         return arguments, variables, None
 
@@ -229,8 +227,7 @@ class LocalEngine(Engine):
 
     def rooms(self) -> list[Room]:
         """Return what a launch writes on this host, including the host's own shared memory."""
-        taken = self.shared_bytes
-        shared = Room(SHARED_MEMORY, taken, "the model instances", MORE_SHARED_MEMORY)
+        shared = Room(SHARED_MEMORY, self.shared_bytes, "the model instances", MORE_SHARED_MEMORY)
         return [*super().rooms(), shared]
 
     def findings(self, level: Level) -> Iterator[Finding]:

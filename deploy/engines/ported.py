@@ -150,8 +150,7 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
         version.mkdir()
         served = version / (origin.file.name if origin.named else f"model{origin.file.suffix}")
         if origin.file.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(origin.file, served, ignore=ignored)
+            shutil.copytree(origin.file, served, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(origin.file, served)
             # Where torch.onnx.export puts the weights; the file refers to them by this name.

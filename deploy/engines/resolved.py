@@ -162,8 +162,7 @@ class Resolved:
 
     def import_checkpoints(self, say: Say) -> None:
         for model, checkpoint in self.deployment.checkpoints.items():
-            norm = self.deployment.norms.get(model)
-            ensure_imported(model, checkpoint, norm, say)
+            ensure_imported(model, checkpoint, self.deployment.norms.get(model), say)
 
     @property
     def flavour(self) -> Flavour:

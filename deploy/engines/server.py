@@ -233,7 +233,7 @@ class Server(ABC):
                 if it crashed at random.
             LaunchError: With the cause, as soon as it is known, at the latest at the deadline.
         """
-        waiting = dict(golden)
+        waiting, read_log = dict(golden), f"read its log: {self._plan.log}"
         done, since = self._work(), time.monotonic()
         while waiting and not stopped():
             if not self.alive() and _ABORTED.search(self.output()):
@@ -247,8 +247,7 @@ class Server(ABC):
             if not self.alive():
                 # Where it goes on without models, no fault of theirs ends it, whatever it says.
                 if not patient and keep_going:
-                    remedy = f"read its log: {self._plan.log}"
-                    raise GivenUpError(f"the server {self._ended()} while it started", remedy)
+                    raise GivenUpError(f"the server {self._ended()} while it started", read_log)
                 self._fail(self._ended())
             if probe.server_ready():
                 for model, event in list(waiting.items()):
@@ -267,8 +266,7 @@ class Server(ABC):
             elif not patient and time.monotonic() - since > _STILL_S:
                 before, (done, since) = done, (self._work(), time.monotonic())
                 if before[0] == done[0] and 0 < done[1] < before[1] + _STILL_CPU_S:
-                    remedy = f"read its log: {self._plan.log}"
-                    raise GivenUpError("the server stopped starting", remedy)
+                    raise GivenUpError("the server stopped starting", read_log)
             if not patient and waiting and _GIVEN_UP.search(self.output()):
                 raise GivenUpError("Triton gave up a model's process", f"see {self._plan.log}")
             # Also when every model answers: the metrics port may have been lost all the same.

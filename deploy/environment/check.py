@@ -60,8 +60,7 @@ def check_models_answer(environment: Environment, models: Sequence[Path], *, thr
     """
     total = hashlib.sha256(environment.digest.encode())
     for folder in models:
-        files = [folder / name for name in DATA_FILES]
-        total.update(digest_of(files, base=folder).encode())
+        total.update(digest_of([folder / name for name in DATA_FILES], base=folder).encode())
     stamp = cache_folder() / "checked" / total.hexdigest()
     if stamp.exists():
         return

@@ -209,8 +209,7 @@ class _Run:
 
 
 def _not_done(campaign: Campaign) -> list[Path]:
-    folder, model = campaign.folder, campaign.model
-    return [path for path in campaign.files if not is_done(path, folder, model)]
+    return [path for path in campaign.files if not is_done(path, campaign.folder, campaign.model)]
 
 
 def _in_words(tasks: Mapping[int, Task]) -> str:

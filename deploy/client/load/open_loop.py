@@ -138,9 +138,8 @@ async def capacity(
     begun = time.perf_counter()
     end = begun + seconds
 
-    async def client(number: int) -> None:
+    async def client(step: int) -> None:
         nonlocal answered
-        step = number
         while time.perf_counter() < end:
             answer, _, _ = await server.infer(requests[step % len(requests)].content, 60.0)
             answered += answer is not None
