@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.engines.resolved import Resolved, of_model
-from deploy.environment.given import check_usable
+from deploy.environment.given import GivenEnvironment, check_usable
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError, RepositoryError
 from deploy.triton.behaviours import NO_ACTIVATE
 from deploy.triton.command import require_plain
-from deploy.triton.config import ENSEMBLE, ModelConfig, skipped_warmups, uses_stubs
+from deploy.triton.config import ENSEMBLE, skipped_warmups, uses_stubs
 from deploy.triton.distribution import TritonDistribution, ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import TritonRelease
@@ -121,34 +121,28 @@ def _check_release(program: Path, release: TritonRelease, python: str, say: Say)
 
 
 def stage_site_model(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StagedModel:
-    """Return a site's model as it is served: its files are copied."""
+    """Return a site's model as it is served: its files are copied.
+
+    Its configuration has its environment's path as the server sees it.
+    """
+    config, stub = deepcopy(model.config), None
+    if uses_stubs(config):
+        given, place, stub = resolved.environment_of(model), runtime.environment, runtime.stub
+        if given is not None:
+            place = runtime.places.get(given.path, given.path)
+            stub = _stub(model, given, runtime)
+        config.parameters[ENVIRONMENT_PARAMETER].string_value = str(place)
     return StagedModel(
         name=model.name,
-        config=_config(resolved, model, runtime),
+        config=config,
         versions=tuple(map(str, model.versions)),
         copies=model.files,
-        stub=_stub(resolved, model, runtime),
+        stub=stub,
     )
 
 
-def _config(resolved: Resolved, model: SiteModel, runtime: Runtime) -> ModelConfig:
-    """Return the site's configuration, with the environment's path as the server sees it."""
-    config = deepcopy(model.config)
-    if uses_stubs(config):
-        given, place = resolved.environment_of(model), runtime.environment
-        if given is not None:
-            place = runtime.places.get(given.path, given.path)
-        config.parameters[ENVIRONMENT_PARAMETER].string_value = str(place)
-    return config
-
-
-def _stub(resolved: Resolved, model: SiteModel, runtime: Runtime) -> StubFiles | None:
-    """Return the stub to put beside a model, or None: the server's own fits."""
-    if not uses_stubs(model.config):
-        return None
-    given = resolved.environment_of(model)
-    if given is None:
-        return runtime.stub
+def _stub(model: SiteModel, given: GivenEnvironment, runtime: Runtime) -> StubFiles | None:
+    """Return the stub for a model with an environment of its own; None: the server's own fits."""
     if model.stub is not None:
         # A copy: a server may change the permissions of what is there.
         return StubFiles(model.stub, (given.libpython,) if given.libpython is not None else ())
