@@ -21,7 +21,7 @@ _FRESH_S = 180.0
 """What has not said for so long that it is there has died; clocks of hosts may differ by a bit."""
 _MOST_BYTES = 1024
 _NO_ENTRY = (OSError, LookupError, RecursionError, TypeError, ValueError)
-"""What reading a file raises whose server has left meanwhile, or that is not ours."""
+"""What reading a file raises whose server has left meanwhile or died, or that is not ours."""
 _ADDRESS = re.compile(r"grpcs?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([1-9][0-9]{0,4})")
 
 
@@ -67,7 +67,7 @@ class Registry:
             paths = sorted(self.folder.glob("*.json"))
         for path in paths:
             with suppress(*_NO_ENTRY):
-                found.append(_parsed(path.stem, _content(path)))
+                found.append(_read(path))
         return found
 
     def urls(self) -> tuple[str, ...]:
@@ -89,17 +89,13 @@ class Registry:
         return self.folder / f"{entry.name}.json"
 
 
-def _content(path: Path) -> bytes:
-    """Return what a file holds, or nothing if its server has died or it cannot be an entry."""
-    if time.time() - path.stat().st_mtime > _FRESH_S:
-        return b""
+def _read(path: Path) -> Entry:
+    """Return the entry in a file; one of `_NO_ENTRY` if there is none, or its server has died."""
     content = read_most(path, _MOST_BYTES + 1)
-    return b"" if len(content) > _MOST_BYTES else content
-
-
-def _parsed(name: str, content: bytes) -> Entry:
+    if len(content) > _MOST_BYTES or time.time() - path.stat().st_mtime > _FRESH_S:
+        raise ValueError(path)
     values = json.loads(content)
     address = _ADDRESS.fullmatch(values["url"])
     if address is None or int(address[2]) > 65535:
         raise ValueError(values["url"])
-    return Entry(name, values["url"], str(values.get("replaces", "")))
+    return Entry(path.stem, values["url"], str(values.get("replaces", "")))
