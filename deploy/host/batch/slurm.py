@@ -66,13 +66,10 @@ class Slurm(BatchSystem):
         }
 
     def cancel(self, name: str, task: int | None = None) -> None:
-        for job_id in self._job_ids(name):
+        said = self._ask(["squeue", "--noheader", f"--name={name}", "--format=%F"])
+        for job_id in {line for line in said.split("\n") if line.isdecimal()}:
             # scancel cannot name a task of a job that it knows by name.
             self._ask(["scancel", job_id if task is None else f"{job_id}_{task}"])
-
-    def _job_ids(self, name: str) -> set[str]:
-        said = self._ask(["squeue", "--noheader", f"--name={name}", "--format=%F"])
-        return {line for line in said.split("\n") if line.isdecimal()}
 
     def _tasks(self, name: str) -> list[tuple[int, str, str]]:
         listed = ["--noheader", "--array", "--states=all", "--format=%K|%T|%r"]
