@@ -120,7 +120,9 @@ class PooledTransport:
         while (server := self._balancer.take(tried)) is not None:
             away = True
             try:
-                answer = call(self._transport(server))
+                if server not in self._transports:
+                    self._transports[server] = self._connect(server)
+                answer = call(self._transports[server])
                 away = False
                 return answer
             except ServerAwayError as error:
@@ -135,11 +137,6 @@ class PooledTransport:
             tried.append(server)
         assert refusal is not None  # there is a first try
         raise refusal
-
-    def _transport(self, server: int) -> Transport:
-        if server not in self._transports:
-            self._transports[server] = self._connect(server)
-        return self._transports[server]
 
     def _close(self, server: int) -> None:
         transport = self._transports.pop(server, None)
