@@ -58,13 +58,7 @@ def _published(options: argparse.Namespace, console: Console) -> int:
         return 0
     listing = look()
     rows = [
-        [
-            _release(entry),
-            entry.created,
-            entry.revision[:12],
-            entry.what,
-            size(entry.bytes),
-        ]
+        [_release(entry), entry.created, entry.revision[:12], entry.what, size(entry.bytes)]
         for entry in listing.entries
     ]
     verified = verify is not None and not listing.problems

@@ -46,21 +46,16 @@ def lock(
         raise no_interpreter((python,))
     ensure_private_python(interpreter, say)
     say(f"resolving {specification}")
-    asked = [
-        "--requirement",
-        str(specification),
-        f"numpy<{numpy_below}" if numpy_below is not None else "numpy",
-    ]
+    numpy = f"numpy<{numpy_below}" if numpy_below is not None else "numpy"
+    asked = ["--requirement", str(specification), numpy]
     found = resolve(interpreter, asked, cpu=flavour != "gpu", say=say)
     if (source / DATA).is_file():
         data = ["--no-deps", "--requirement", str(source / DATA)]
         found += resolve(interpreter, data, cpu=True, say=say)
     torch = [package for package in found if package["metadata"]["name"] == "torch"]
     rest = [package for package in found if package not in torch]
-    what, where = (
-        f"The environment {source.name}, flavour {flavour}",
-        f"Python {python}, Linux x86-64",
-    )
+    what = f"The environment {source.name}, flavour {flavour}"
+    where = f"Python {python}, Linux x86-64"
     locks = source / LOCKS
     files = {file_of(locks, flavour, python): render(rest, f"{what}: {where}", _MAKER)}
     apart = file_of(locks, f"torch-{flavour}", python)
