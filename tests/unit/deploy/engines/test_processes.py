@@ -71,11 +71,16 @@ def ended(plan):
     return Ended(plan, lambda **_: None)
 
 
-def failure(ended: Ended, **how: Any) -> LaunchError:
-    probe: Any = None
-    deadline = time.monotonic() + 60
+def wait(started: server.Server, seconds: float = 60, **how: Any) -> None:
+    """Wait until it is ready; of one that is dead, nothing is asked."""
+    deadline = time.monotonic() + seconds
+    probe = Ready("http://localhost")
+    started.wait_ready(probe, {"m": None}, deadline=deadline, stopped=lambda: False, **how)
+
+
+def failure(started: server.Server, seconds: float = 60, **how: Any) -> LaunchError:
     with pytest.raises(LaunchError) as caught:
-        ended.wait_ready(probe, {"m": None}, deadline=deadline, stopped=lambda: False, **how)
+        wait(started, seconds, **how)
     return caught.value
 
 
@@ -90,12 +95,12 @@ def test_a_server_that_a_race_in_triton_has_ended_is_started_twice_more(ended):
     ended._plan.log.write_text(f"{said}Signal (6) received.\n")
     starts = []
 
-    def wait(server: Ended, patient: bool) -> None:
+    def await_it(server: Ended, patient: bool) -> None:
         starts.append(patient)
-        raise failure(server, patient=patient)
+        wait(server, patient=patient)
 
     with pytest.raises(LaunchError, match="crashed on a lock in its shared memory"):
-        server.start_until_ready(lambda: ended, wait)
+        server.start_until_ready(lambda: ended, await_it)
     assert starts == [False, True, True]
 
 
@@ -118,10 +123,7 @@ def test_a_model_whose_first_answer_comes_late_is_given_more_time(plan, monkeypa
 
     for module in (server, broken):
         monkeypatch.setattr(module, "smoke", answer)
-    Slow(plan, lambda **_: None).wait_ready(
-        Ready("http://localhost"), {"m": None}, deadline=time.monotonic() + 60,
-        stopped=lambda: False, keep_going=keep_going,
-    )  # fmt: skip
+    wait(Slow(plan, lambda **_: None), keep_going=keep_going)
     assert sorted(set(patience)) == [10, 20, 40]
 
 
@@ -130,9 +132,5 @@ def test_a_model_that_never_answers_is_told_at_the_deadline(plan, monkeypatch):
         return SmokeResult(model, True, "no answer", None, late=True)
 
     monkeypatch.setattr(server, "smoke", answer)
-    with pytest.raises(LaunchError) as caught:
-        Slow(plan, lambda **_: None).wait_ready(
-            Ready("http://localhost"), {"m": None}, deadline=time.monotonic() + 0.2,
-            stopped=lambda: False,
-        )  # fmt: skip
-    assert caught.value.cause == "not ready in time (waited for m)"
+    told = failure(Slow(plan, lambda **_: None), seconds=0.2)
+    assert told.cause == "not ready in time (waited for m)"
