@@ -18,6 +18,7 @@ from deploy.engines.instance import instance_command
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import GpuError, LaunchError
 from deploy.host.gpu import Gpu, GpuStack, Memory
+from tests.plans import make_plan
 from tests.unit.deploy.engines.site import LABELS
 
 TLS = {"cert": "/tls/my, site.pem", "key": "/tls/k.pem", "ca": "/tls/ca.pem"}
@@ -26,20 +27,14 @@ TLS = {"cert": "/tls/my, site.pem", "key": "/tls/k.pem", "ca": "/tls/ca.pem"}
 def planned(
     image: str = "numlkit/numl:24.10-cpu", gpus: tuple[str, ...] = (), **settings: Any
 ) -> LaunchPlan:
-    deployment = Deployment.model_validate({"name": "numl", **settings})
     folder = Path("/state/numl")
-    return LaunchPlan(
-        deployment=deployment,
+    return make_plan(
+        folder,
+        deployment=Deployment.model_validate({"name": "numl", **settings}),
         engine="docker",
         ports=Ports(http=8010, grpc=8011, metrics=8012),
         arguments=("/opt/tritonserver/bin/tritonserver", "--id=numlkit-numl-0123"),
         variables={"OMP_NUM_THREADS": "1"},
-        repository=folder / "model_repository",
-        instances={"nugraph3": 2},
-        shm_prefix="numlkit-0-01234567-numl-",
-        identity="numlkit-numl-0123",
-        artefact="digest",
-        log=folder / "server.log",
         container=ContainerPlan(
             image=image,
             name="numlkit-0-01234567-numl",
