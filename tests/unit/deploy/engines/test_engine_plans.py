@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deploy.deployment.deployment import Deployment, Ports, Tls
 from deploy.deployment.gpus import ON_CPU
 from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount, mount_field
-from deploy.engines.container import image_in_use, tls_in_container
+from deploy.engines.container import ImageInUse, image_in_use, tls_in_container
 from deploy.engines.docker import readable_in_image
 from deploy.engines.docker_container import create_options, run_command
 from deploy.engines.instance import instance_command
@@ -211,31 +211,38 @@ def test_no_name_of_a_folder_adds_a_field_to_a_mount(name):
     assert next(csv.reader([field])) == ["type=bind", f"source={source}", "target=/m", "readonly"]
 
 
-def test_an_image_of_the_kit_is_known_by_its_labels():
-    for flavour in ("serving", "cpu"):
-        labels = {**LABELS, "org.numlkit.flavour": flavour}
-        image = image_in_use("numl:1", "sha256:1", labels, Resolved(Deployment()))
-        assert (image.name, image.digest, image.environment_digest) == ("numl:1", "sha256:1", "abc")
+NAMED, PACKED = Deployment(image="numl:1"), Deployment(env="packed")
 
 
-@pytest.mark.parametrize(
-    ("labels", "cause"),
-    [
-        ({}, "numl:1 was not built by this kit: it has no label org.numlkit.environment.digest"),
-        (
-            {**LABELS, "org.numlkit.flavour": "gpu"},
-            "numl:1 was built for flavour gpu; this deployment needs serving or cpu",
-        ),
-        (
-            {**LABELS, "org.numlkit.triton.release": "25.03"},
-            "numl:1 was built for Triton 25.03; this deployment needs 24.10",
-        ),
-    ],
-)
-def test_another_image_is_refused(labels, cause):
+@pytest.mark.parametrize(("deployment", "labels"), [
+    (Deployment(), LABELS),
+    (Deployment(), LABELS | {"org.numlkit.flavour": "serving"}),
+    (NAMED, LABELS | {"org.numlkit.flavour": "gpu"}),  # which starts on CPUs, too
+    (PACKED, LABELS),
+    (PACKED, {"com.nvidia.tritonserver.version": "2.51.0"}),
+])  # fmt: skip
+def test_an_image_that_can_serve_a_deployment_is_known_by_its_labels(deployment, labels):
+    image = image_in_use("numl:1", "sha256:1", labels, Resolved(deployment))
+    assert image == ImageInUse("numl:1", "sha256:1", labels)
+    assert image.environment_digest == labels.get("org.numlkit.environment.digest", "")
+
+
+@pytest.mark.parametrize(("deployment", "labels", "cause"), [
+    (Deployment(), {}, "was not built by this kit: it has no label org.numlkit.environment.digest"),
+    (Deployment(), LABELS | {"org.numlkit.flavour": "gpu"},
+     "was built for flavour gpu; this deployment needs serving or cpu"),
+    (Deployment(), LABELS | {"org.numlkit.triton.release": "25.03"},
+     "was built for Triton 25.03; this deployment needs 24.10"),
+    (PACKED, {}, "does not say which Triton it has, and its server does not start"),
+    (PACKED, {"com.nvidia.tritonserver.version": "2.56.0"},
+     "has Triton 2.56.0; this deployment's stubs are for 2.51.0"),
+    (PACKED, {"org.numlkit.triton.release": "25.03"},
+     "has Triton 25.03; this deployment needs 24.10"),
+])  # fmt: skip
+def test_another_image_is_refused(deployment, labels, cause):
     with pytest.raises(LaunchError) as caught:
-        image_in_use("numl:1", "sha256:1", labels, Resolved(Deployment()))
-    assert caught.value.cause == cause
+        image_in_use("numl:1", "sha256:1", labels, Resolved(deployment))
+    assert caught.value.cause == f"numl:1 {cause}"
 
 
 def test_a_container_is_given_its_gpus_by_uuid():
@@ -279,9 +286,3 @@ def test_the_driver_is_asked_once_for_a_whole_launch(monkeypatch):
 def test_gpus_are_never_used_unless_asked_for(monkeypatch):
     monkeypatch.setattr("deploy.engines.resolved.find_gpus", lambda: pytest.fail("looked for"))
     assert Resolved(Deployment()).devices == ON_CPU
-
-
-def test_an_image_for_gpus_that_is_named_starts_on_cpus_too():
-    labels = {**LABELS, "org.numlkit.flavour": "gpu"}
-    named = Resolved(Deployment(image="numl-24.10-gpu.sif"))
-    assert image_in_use("numl-24.10-gpu.sif", "id", labels, named).digest == "id"

@@ -214,24 +214,6 @@ def test_no_archive_is_needed_where_every_model_has_an_environment(home):
     assert "/opt/numl/environment.tar.gz" not in [str(m.target) for m in plan.container.mounts]
 
 
-@pytest.mark.parametrize(("labels", "cause"), [
-    ({"com.nvidia.tritonserver.version": "2.56.0"},
-     "image has Triton 2.56.0; this deployment's stubs are for 2.51.0"),
-    ({}, "image does not say which Triton it has, and its server does not start"),
-    ({"org.numlkit.triton.release": "25.03"},
-     "image has Triton 25.03; this deployment needs 24.10"),
-])  # fmt: skip
-def test_a_stock_image_of_another_triton_is_refused(labels, cause):
-    with pytest.raises(LaunchError) as caught:
-        image_in_use("image", "1", labels, wanted())
-    assert caught.value.cause == cause
-
-
-@pytest.mark.parametrize("labels", [{"com.nvidia.tritonserver.version": "2.51.0"}, LABELS])
-def test_any_other_image_may_be_a_stock_one(labels):
-    assert image_in_use("image", "1", labels, wanted()).name == "image"
-
-
 def test_what_is_extracted_must_fit_into_memory_with_docker(home, archive, monkeypatch):
     with pytest.raises(LaunchError, match="the container's limit is 800 MB"):
         Docker(wanted(memory="800m")).require_room(900_000_000)
