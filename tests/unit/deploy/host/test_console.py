@@ -1,14 +1,11 @@
 """What is shown is what was said."""
 
-import os
-import pty
-import subprocess
 import sys
-from pathlib import Path
 
+from deploy.commands import logs
+from deploy.deployment.state import DeploymentFolder
 from deploy.host.console import Console
 from deploy.host.errors import KitError
-from deploy.host.paths import CHECKOUT
 
 ODD = "--publish=127.0.0.1:1234:8000 a :100: b [red]\tc\a\r"
 
@@ -57,27 +54,10 @@ def test_json_alone_is_shown_in_json_mode(capsys):
     assert capsys.readouterr().out == ""
 
 
-def _logs(home: Path, content: bytes, *flags: str, **more: object) -> subprocess.CompletedProcess:
-    log = home / ".local/state/numlkit/deployments/numl/server.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_bytes(content)
-    command = [sys.executable, "-m", "deploy.main", "logs", *flags]
-    variables = {"HOME": str(home), "PATH": "/usr/bin:/bin", "TERM": "xterm"}
-    return subprocess.run(command, cwd=CHECKOUT, env=variables, check=True, **more)
-
-
-def test_a_log_is_shown_byte_by_byte(tmp_path):
-    content = b"a :100: b\r\n\ttab\x07\x0c\xe2\x80\xa8\xff\nlast without an end"
-    done = _logs(tmp_path, content, capture_output=True)
-    assert done.stdout == content + b"\n"
-    assert _logs(tmp_path, content, "--tail", "1", capture_output=True).stdout == (
-        b"last without an end\n"
-    )
-
-
-def test_a_log_on_a_terminal_cannot_steer_it(tmp_path):
-    main, side = pty.openpty()
-    _logs(tmp_path, b"a\rb :100:\x1b[2J\n", stdout=side)
-    os.close(side)
-    assert os.read(main, 1000) == rb"a\rb :100:\x1b[2J" + b"\r\n"
-    os.close(main)
+def test_a_log_is_shown_byte_by_byte(home, capsysbinary):
+    log = DeploymentFolder("numl").log
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"a :100: b\r\n\ttab\x07\x0c\xe2\x80\xa8\xff\nlast without an end")
+    for flags, shown in ((), log.read_bytes()), (("--tail", "1"), b"last without an end"):
+        assert logs.main(flags) == 0
+        assert capsysbinary.readouterr().out == shown + b"\n"
