@@ -5,19 +5,13 @@ from pathlib import Path
 import pytest
 
 from deploy.environment.check import check_answers
-from deploy.host.errors import EnvironmentSetupError, RepositoryError
+from deploy.host.errors import EnvironmentSetupError
 from tests.programs import write_program
 from tests.unit.deploy.site_repository import write_environment
 
 
 def check(folder: Path) -> None:
     check_answers(folder, [], threads=1, failed="it does not work")
-
-
-def test_a_wrong_answer_is_named(tmp_path):
-    wrong = '{"prefix": "%s"}\\n{"model": "nugraph3", "ok": false, "error": "wrong answer: x"}\\n'
-    with pytest.raises(RepositoryError, match=r"^model nugraph3: wrong answer: x"):
-        check(write_environment(tmp_path / "e", wrong, 1))
 
 
 def test_a_python_of_the_host_does_not_count(tmp_path):
