@@ -106,50 +106,47 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(channel, spoil):
     assert not found.executable.exists()
 
 
-def test_a_channel_that_never_answers_is_given_up(channel, monkeypatch):
+@pytest.fixture
+def listener(channel, monkeypatch):
+    """A server that never answers, in place of the channel; nobody waits long for it."""
     monkeypatch.setattr(module, "_TIMEOUT", 0.5)
-    said: list[str] = []
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/channel"
         monkeypatch.setattr(module, "CHANNEL", url)
-        fetch_if_reachable(said.append)
+        yield listener
+
+
+def test_a_channel_that_never_answers_is_given_up(listener):
+    said: list[str] = []
+    fetch_if_reachable(said.append)
     assert said[-1].endswith("does not answer: using this host's Python")
 
 
 @pytest.mark.parametrize(
     ("breaks", "reason"), [(True, "breaks off"), (False, "does not answer")], ids=["end", "silence"]
 )
-def test_a_download_of_python_that_breaks_off_is_an_error_with_a_remedy(
-    channel, monkeypatch, breaks, reason
-):
+def test_a_download_of_python_that_breaks_off_is_an_error_with_a_remedy(listener, breaks, reason):
     """After the first bytes the server closes the connection, or says nothing more."""
-    monkeypatch.setattr(module, "_TIMEOUT", 0.5)
-    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nfirst"
     over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}/channel"
-        monkeypatch.setattr(module, "CHANNEL", url)
-        monkeypatch.setenv("no_proxy", "127.0.0.1")
 
-        def answer() -> None:
-            with listener.accept()[0] as asked:
-                asked.recv(1 << 16)
-                asked.sendall(head)
-                if not breaks:
-                    over.wait()
+    def answer() -> None:
+        with listener.accept()[0] as asked:
+            asked.recv(1 << 16)
+            asked.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nfirst")
+            if not breaks:
+                over.wait()
 
-        server = threading.Thread(target=answer)
-        server.start()
-        found = private_python(("3.11",))
-        try:
-            with pytest.raises(EnvironmentSetupError) as error:
-                ensure_private_python(found, ignore, "a container")
-        finally:
-            over.set()
-            server.join()
-    assert error.value.cause.endswith(f"on this host, and {url} {reason}")
+    server = threading.Thread(target=answer)
+    server.start()
+    found = private_python(("3.11",))
+    try:
+        with pytest.raises(EnvironmentSetupError) as error:
+            ensure_private_python(found, ignore, "a container")
+    finally:
+        over.set()
+        server.join()
+    assert error.value.cause.endswith(f"on this host, and {module.CHANNEL} {reason}")
     assert error.value.remedy.endswith("a container")
     assert not found.executable.exists()
 
