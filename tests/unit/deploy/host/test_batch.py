@@ -309,27 +309,23 @@ def worker(tmp_path):
     return run
 
 
-def test_a_job_of_jobsub_labels_its_share_and_keeps_what_it_has_done(worker, tmp_path):
-    files = [tmp_path / "store" / f"{name}.h5" for name in ("a", "bad", "done")]
+@pytest.mark.parametrize(
+    ("names", "labelled"), [(("a", "ahead", "bad"), "a"), (("a", "gone", "c"), "ac")]
+)
+def test_a_job_of_jobsub_labels_what_it_can_of_its_share_and_keeps_what_it_has_done(
+    worker, tmp_path, names, labelled
+):
+    files = [tmp_path / "store" / f"{name}.h5" for name in names]
     for file in files:
-        file.write_text(file.stem)
-    (tmp_path / "labels/done.json").write_text("an earlier record")
+        if file.stem != "gone":
+            file.write_text(file.stem)
+    (tmp_path / "labels/ahead.json").write_text("an earlier record")
     (tmp_path / "share.0007").write_text("".join(f"{file}\n" for file in files))
     assert worker("jobsub.sh", 7)[1] == 1
     kept = {path.name: path.read_text() for path in (tmp_path / "labels").iterdir()}
-    assert kept == {
-        "a.h5": "labels of a\n", "a.json": "record\n", "done.json": "an earlier record",
-    }  # fmt: skip
-
-
-def test_a_job_of_jobsub_labels_the_others_where_a_file_cannot_be_copied(worker, tmp_path):
-    for name in ("a", "c"):
-        (tmp_path / f"store/{name}.h5").write_text(name)
-    share = [tmp_path / f"store/{name}.h5" for name in ("a", "gone", "c")]
-    (tmp_path / "share.0007").write_text("".join(f"{file}\n" for file in share))
-    assert worker("jobsub.sh", 7)[1] == 1
-    kept = {path.name for path in (tmp_path / "labels").iterdir()}
-    assert kept == {"a.h5", "a.json", "c.h5", "c.json"}
+    new = {f"{name}.h5": f"labels of {name}\n" for name in labelled}
+    new |= {f"{name}.json": "record\n" for name in labelled}
+    assert kept == {"ahead.json": "an earlier record", **new}
 
 
 def test_a_jobscript_of_justin_labels_the_file_that_it_is_given(worker, tmp_path):
