@@ -18,56 +18,26 @@ from deploy.engines.farm import Farm, known_farms, read_farm
 from deploy.engines.farm_keeper import keep
 from deploy.engines.farm_server import Times, attend, reachable
 from deploy.host.batch.htcondor import HTCondor
-from deploy.host.batch.jobs import Task
+from deploy.host.batch.jobs import Job, Resources, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import KitError
 from tests.programs import run_program, write_program
 from tests.unit.deploy.commands.running import ENDING
 
-RENEWAL = """\
-#!/bin/sh
-#SBATCH --job-name=numl-farm-1
-#SBATCH --array=0-0
-#SBATCH --output=%a.log
-#SBATCH --cpus-per-task=4
-#SBATCH --time=30
-#SBATCH --account=dune
-TASK=$SLURM_ARRAY_TASK_ID
-trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
-set -e
-BEGUN=$(date +%s)
-module load apptainer
-set +e
-trap - EXIT
-cd '/home/me/my work'
-exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python \
--I -m deploy.engines.farm_server farm "$BEGUN" 0badcafe
-"""
-
-
-KEEPER = """\
-executable = job.sh
-arguments = $(Process)
-batch_name = numl-farm-1-keeper
-output = $(Process).log
-error = $(Process).log
-log = job.events
-should_transfer_files = NO
-getenv = HOME, PATH, XDG_*
-request_cpus = 1
-universe = scheduler
-on_exit_remove = ExitCode =?= 0
-queue 1
-"""
+EXEC = (
+    "exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python "
+    '-I -m deploy.engines.farm_server farm "$BEGUN"'
+)
 
 
 def test_a_job_starts_a_server_and_what_enters_it(farm):
-    job = farm.to_submit(1, "renewal-1", "0badcafe")
-    assert Slurm().render(job) == {"job.sh": RENEWAL}
-    assert job.folder == farm.folder / "jobs/renewal-1"
-    first = farm.to_submit(3, "up-1")
-    assert Slurm().render(first)["job.sh"].endswith(' "$BEGUN"\n')
+    setup = ("BEGUN=$(date +%s)", "module load apptainer")
+    needs = farm.settings.model_copy(update={"setup": setup})
+    enter, folder = "cd '/home/me/my work'", farm.folder / "jobs"
+    assert farm.to_submit(3, "up-1") == Job(farm.job, 3, (enter, EXEC), folder / "up-1", needs)
+    renewal = Job(farm.job, 1, (enter, f"{EXEC} 0badcafe"), folder / "renewal-1", needs)
+    assert farm.to_submit(1, "renewal-1", "0badcafe") == renewal
     assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
 
 
@@ -235,9 +205,11 @@ def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
 
 
 def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submitted):
-    keeper = kept.keeper()
-    assert HTCondor().render(keeper)["job.sub"] == KEEPER
-    assert keeper.script == ("exec /opt/kit/bin/python -I -m deploy.engines.farm_keeper farm",)
+    script = ("exec /opt/kit/bin/python -I -m deploy.engines.farm_keeper farm",)
+    beside = ("universe = scheduler", "on_exit_remove = ExitCode =?= 0")
+    needs = Resources(options=beside, setup=("module load apptainer",))
+    keeper = Job("numl-farm-1-keeper", 1, script, kept.folder / "jobs/keeper", needs)
+    assert kept.keeper() == keeper
     entry = attended(kept, Clock())
     assert submitted == []
     submitted.faults = [KitError("condor_submit failed: busy")]

@@ -122,11 +122,17 @@ def test_an_option_with_the_mark_of_slurm_before_it_is_heeded():
     assert lines[5:7] == ["#SBATCH --partition=gpu", "#SBATCH --account=dune"]
 
 
-def test_without_a_site_file_the_batch_system_s_own_defaults_hold():
+@pytest.mark.parametrize(
+    ("engine", "file", "lines"),
+    [
+        ("slurm", "job.sh", ("--mem", "--time")),
+        ("htcondor", "job.sub", ("request_memory", "allowed_job_duration")),
+    ],
+)
+def test_without_a_site_file_the_batch_system_s_own_defaults_hold(engine, file, lines):
     job = Job("numl-1", 1, ("true",), Path("/x"), Resources())
-    rendered = SYSTEMS["slurm"]().render(job)["job.sh"]
-    assert "--mem" not in rendered
-    assert "--time" not in rendered
+    rendered = SYSTEMS[engine]().render(job)[file]
+    assert not [line for line in lines if line in rendered]
 
 
 @pytest.mark.parametrize(
