@@ -123,9 +123,7 @@ TRITON: Words = [
     ("error: creating server: Internal - failed to load all models",
      "the server did not start: creating server: Internal - failed to load all models"),
 ]
-# fmt: on
 
-# fmt: off
 DOCKER: Words = [
     ('Conflict. The container name "/numlkit-0-ab-numl" is already in use by container "c327". '
      "You have to remove (or rename) that container to be able to reuse that name.",
@@ -170,9 +168,7 @@ DOCKER: Words = [
      "port=None): Read timed out. (read timeout=3)",
      "the Docker engine is running, but does not answer"),
 ]
-# fmt: on
 
-# fmt: off
 APPTAINER: Words = [
     ("FATAL:   While checking container encryption: could not open image /x/no.sif: image format "
      "not recognized", "/x/no.sif is not a .sif file"),
