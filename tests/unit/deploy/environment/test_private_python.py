@@ -1,10 +1,8 @@
 """The kit's own Python: a channel on disk stands for conda-forge; py-rattler reads both alike."""
 
 import hashlib
-import io
 import json
 import socket
-import tarfile
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +21,7 @@ from deploy.environment.private_python import (
 )
 from deploy.host.errors import EnvironmentSetupError
 from tests.environments import ignore
+from tests.unit.deploy.site_repository import write_archive
 
 PLACEHOLDER = "/placeholder" * 10
 
@@ -48,11 +47,7 @@ def make_package(channel: Path, stem: str, files: Mapping[str, str]) -> str:
     }
     target = channel / "linux-64" / f"{stem}.tar.bz2"
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(target, "w:bz2") as tar:
-        for path, text in contents.items():
-            member = tarfile.TarInfo(path)
-            member.size, member.mode = len(text.encode()), 0o755
-            tar.addfile(member, io.BytesIO(text.encode()))
+    write_archive(target, (), kind="bz2", more=contents)
     return f"{hashlib.sha256(target.read_bytes()).hexdigest()}  linux-64/{target.name}\n"
 
 
