@@ -1,8 +1,6 @@
 """Starts of a real Triton that are to fail: a model repository to spoil, and what is said of it."""
 
-import io
 import os
-import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -120,12 +118,3 @@ class Bench:
 
     def failure(self, plan: LaunchPlan, **start: Any) -> LaunchError:
         return refusal(lambda: self.start(plan, **start))
-
-
-def tar(path: Path, names: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as archive:
-        for name, content in names.items():
-            member = tarfile.TarInfo(name)
-            member.size, member.mode = len(content), 0o755
-            archive.addfile(member, io.BytesIO(content))
-    return path

@@ -17,8 +17,9 @@ from deploy.triton.config import LaunchSettings
 from deploy.triton.golden import read_golden
 from deploy.triton.stage import VERSION, plan_models, stage
 from tests.environments import numpy_1
-from tests.failed_start import GOOD_MODEL, Bench, tar
+from tests.failed_start import GOOD_MODEL, Bench
 from tests.kit import lacking
+from tests.unit.deploy.site_repository import write_archive
 
 
 def _virtual_environment(folder: Path, interpreter: Interpreter, *packages: str) -> Path:
@@ -70,13 +71,13 @@ def _no_archive(bench: Bench) -> Path:
 
 
 def _cut_off(bench: Bench) -> Path:
-    path = tar(bench.folder / "env.tar.gz", {"bin/activate": b"", "lib/x": os.urandom(400_000)})
+    path = write_archive(bench.folder / "env.tar.gz", more={"lib/x": os.urandom(400_000)})
     path.write_bytes(path.read_bytes()[:100_000])
     return path
 
 
 def _wrong_root(bench: Bench) -> Path:
-    return tar(bench.folder / "env.tar.gz", {"env/bin/activate": b""})
+    return write_archive(bench.folder / "env.tar.gz", ["env/bin/activate"])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import numpy as np
 from deploy.deployment.state import LaunchPlan
 from deploy.host.paths import CHECKOUT, cache_folder
 from numl_formats.golden import GoldenEvent
-from tests.failed_start import GOOD_MODEL, tar
+from tests.failed_start import GOOD_MODEL
+from tests.unit.deploy.site_repository import write_archive
 from tests.views import only
 
 
@@ -40,7 +41,7 @@ def test_a_shared_memory_folder_that_is_too_small_for_a_request_is_named(bench):
 
 def test_a_tmp_that_is_too_small_for_a_packed_environment_is_named(bench):
     packed = bench.folder / "env.tar.gz"
-    tar(packed, {"bin/activate": b"", "lib/large": os.urandom(3_000_000)})
+    write_archive(packed, more={"lib/large": os.urandom(3_000_000)})
     plan = bench.plan(environment=packed, code=GOOD_MODEL)
     small = _with_small(plan, "/tmp", "1m", keep=(cache_folder(), bench.folder, CHECKOUT))
     assert bench.failure(small).cause.startswith("/tmp is full")

@@ -43,14 +43,15 @@ def write_archive(
     names: Iterable[str] = ENVIRONMENT,
     *,
     kind: str = "gz",
-    more: Mapping[str, str] | None = None,
+    more: Mapping[str, str | bytes] | None = None,
 ) -> Path:
     """Write an archive with members of these names, each of which holds its own, and ``more``."""
     with tarfile.open(path, f"w:{kind}") as tar:
-        for name, text in {**{name: name for name in names}, **(more or {})}.items():
+        for name, held in {**{name: name for name in names}, **(more or {})}.items():
+            content = held.encode() if isinstance(held, str) else held
             member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
     return path
 
 
