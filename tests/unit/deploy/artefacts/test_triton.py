@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+from unittest.mock import Mock
 
 import pytest
 
@@ -72,11 +73,8 @@ def test_a_server_in_a_cache_that_cannot_be_written_to_is_used(server):
 
 def test_a_full_disk_is_named_and_what_was_unpacked_until_then_goes(tmp_path, monkeypatch):
     image = write_oci(tmp_path / "image", [layer({"opt/tritonserver/bin/tritonserver": b"x"})])
-
-    def fill(_source: object, _target: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(shutil, "copyfileobj", fill)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(shutil, "copyfileobj", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space left") as raised:
         find_triton(str(image), ignore)
     assert raised.value.filename == str(cache_folder())

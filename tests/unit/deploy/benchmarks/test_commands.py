@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,10 +74,8 @@ def test_releases_that_would_have_no_events_to_answer_are_not_started(capsys):
 
 
 def test_a_bulk_run_whose_command_fails_says_which(monkeypatch, tmp_path, capsys):
-    def failed(*_: object) -> None:
-        raise subprocess.CalledProcessError(1, ["numlkit", "infer", "--engine", "slurm"])
-
-    monkeypatch.setattr(benchmark_bulk, "measure", failed)
+    failed = subprocess.CalledProcessError(1, ["numlkit", "infer", "--engine", "slurm"])
+    monkeypatch.setattr(benchmark_bulk, "measure", Mock(side_effect=failed))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     assert benchmark_bulk.main(["--json", str(tmp_path / "run.json")]) == 1
     said = "error: numlkit infer --engine ... has failed, with exit status 1\n"

@@ -1,17 +1,11 @@
 import threading
+from unittest.mock import Mock
 
 import pytest
 
-from deploy.checks.all import Check, examine
+from deploy.checks.all import examine
 from deploy.host.errors import KitError, LaunchError
 from deploy.host.finding import Finding, ok, refuse
-
-
-def _raising(error: Exception) -> Check:
-    def run() -> list[Finding]:
-        raise error
-
-    return ("broken", run)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +21,8 @@ def _raising(error: Exception) -> Check:
 )  # fmt: skip
 def test_a_check_that_fails_is_a_finding_and_stops_no_other(error, finding):
     good = ok("disk", "large")
-    checks = [("disk", lambda: [good]), _raising(error), ("disk", lambda: [good])]
+    broken = ("broken", Mock(side_effect=error))
+    checks = [("disk", lambda: [good]), broken, ("disk", lambda: [good])]
     assert examine(checks) == [good, finding, good]
 
 
@@ -46,11 +41,8 @@ def test_a_check_that_never_ends_is_given_up_and_named():
 
 def test_a_launch_is_refused_for_the_first_problem_and_for_no_warning():
     warning = Finding("warning", "disk", "small")
+    first = Finding("problem", "disk", "full", "free some")
     refuse([ok("disk", "large"), warning])
     with pytest.raises(LaunchError) as caught:
-        refuse([warning, Finding("problem", "disk", "full", "free some"), _problem("later")])
+        refuse([warning, first, Finding("problem", "disk", "later")])
     assert (caught.value.cause, caught.value.remedy) == ("full", "free some")
-
-
-def _problem(detail: str) -> Finding:
-    return Finding("problem", "disk", detail)

@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -100,11 +101,8 @@ def test_a_file_of_any_name_gets_a_picture(tmp_path, capsys, name):
 
 def test_a_picture_that_cannot_be_written_costs_no_figures(tmp_path, capsys, monkeypatch):
     figures = report(capsys, GRAPHS)["metrics"]
-
-    def full(path, content):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(matrices, "write_atomically", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(matrices, "write_atomically", Mock(side_effect=full))
     said = f"{tmp_path / 'm.png'} cannot be written: No space left on device"
     answer = report(capsys, GRAPHS, "--plot", tmp_path / "m.png", status=1)
     assert (answer["ok"], answer["error"], answer["metrics"]) == (False, said, figures)
@@ -235,8 +233,8 @@ def test_an_evaluation_that_is_cut_short_writes_nothing(
 ):
     if lost == "server":
         monkeypatch.setattr(inference, "PATIENCE_S", 0.0)
-        oracle.fault = ServerAwayError("connection refused")
-        monkeypatch.setattr(oracle, "infer", lambda *_: (_ for _ in ()).throw(oracle.fault))
+        away = ServerAwayError("connection refused")
+        monkeypatch.setattr(oracle, "infer", Mock(side_effect=away))
     else:
         oracle.interrupts = True
     status = 1 if lost == "server" else 130

@@ -13,6 +13,7 @@ import sys
 import venv
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,11 +61,9 @@ def test_quickstart_with_words_says_what_it_is_and_does_nothing(flag, status):
 
 
 def test_an_interrupt_while_a_command_is_imported_is_no_traceback(monkeypatch):
-    def interrupt(_name: str) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(sys, "argv", ["numlkit", "status"])
-    monkeypatch.setattr("deploy.main.importlib.import_module", interrupt)
+    interrupted = Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr("deploy.main.importlib.import_module", interrupted)
     assert main() == 130
 
 
@@ -208,12 +207,9 @@ def test_a_name_that_is_not_utf_8_is_shown(tmp_path, monkeypatch, capfdbinary):
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, capsys):
-    def nobody(uid: int) -> None:
-        raise KeyError(uid)
-
     for name in ("HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
     assert main(["status"]) == 2
     assert capsys.readouterr().err == (
         "error: HOME is not set, and the system knows no home of this user\n"

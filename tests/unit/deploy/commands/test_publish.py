@@ -1,5 +1,7 @@
 """What ``publish`` refuses before anything is published."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from deploy.commands import publish
@@ -20,10 +22,7 @@ from deploy.publishing.images import ImagePlace
 def test_a_prune_that_cannot_be_is_refused_before_anything_is_published(
     place, more, said, tmp_path, monkeypatch, capsys
 ):
-    def no_publish(*_: object) -> None:
-        raise AssertionError("it is published")
-
     for each in (BucketPlace, FolderPlace, ImagePlace):
-        monkeypatch.setattr(each, "publish", no_publish)
+        monkeypatch.setattr(each, "publish", Mock(side_effect=AssertionError("it is published")))
     assert publish.main([place.format(folder=tmp_path), "--prune", *more]) == 2
     assert said in capsys.readouterr().err

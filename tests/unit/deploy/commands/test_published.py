@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,10 +29,7 @@ def test_a_release_is_listed_with_its_digest(owner, capsys):
 
 
 def test_a_watch_that_is_ended_has_not_failed(owner, monkeypatch, capsys):
-    def end(_: PlaceWatch) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(PlaceWatch, "check", end)
+    monkeypatch.setattr(PlaceWatch, "check", Mock(side_effect=KeyboardInterrupt))
     assert published.main([str(owner.place), "--watch", "--metrics", str(free_port())]) == 0
     assert capsys.readouterr().err == ""
 

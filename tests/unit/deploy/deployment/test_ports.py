@@ -2,6 +2,7 @@ import errno
 import os
 import socket
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -57,10 +58,8 @@ def test_an_address_that_is_not_this_host_s_is_refused():
     ],
 )
 def test_an_address_that_cannot_be_listened_on_is_no_port_that_is_taken(monkeypatch, number, says):
-    def refuse(*_arguments):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(socket, "socket", refuse)
+    refused = OSError(number, os.strerror(number))
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=refused))
     with pytest.raises(DeploymentError) as caught:
         is_free("::7", 8001)
     assert caught.value.cause == says
@@ -74,10 +73,8 @@ def test_the_zone_of_an_address_must_be_one_of_this_host():
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 def test_a_loopback_interface_that_is_down_is_named(address, monkeypatch):
-    def connect(*_arguments):
-        raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
-
-    monkeypatch.setattr(socket.socket, "connect", connect)  # as in a new network namespace
+    down = OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))  # as in a new namespace
+    monkeypatch.setattr(socket.socket, "connect", Mock(side_effect=down))
     with pytest.raises(DeploymentError, match="the loopback interface is down") as caught:
         is_free(address, 0)
     assert caught.value.remedy == "as root: ip link set lo up"

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -152,19 +153,20 @@ def test_there_is_nothing_to_go_back_to_where_nothing_is_published(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("number", "words", "remedy"),
+    ("error", "words", "remedy"),
     [
-        (errno.ENOSPC, "No space left on device", "make room there"),
-        (errno.EROFS, "Read-only file system", "cvmfs_server transaction"),
+        ([errno.ENOSPC], "No space left on device", "make room there"),
+        ([errno.EROFS], "Read-only file system", "cvmfs_server transaction"),
+        # As shutil.rmtree says it: without the folder.
+        ([errno.EACCES, "numl.sif"], "Permission denied", "cvmfs_server transaction"),
     ],
 )
 def test_what_cannot_be_written_is_said_of_the_folder(
-    number, words, remedy, publish, root, monkeypatch
+    error, words, remedy, publish, root, monkeypatch
 ):
-    def refuse(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr("deploy.publishing.folder.os.fsync", refuse)
+    number, *file = error
+    refused = OSError(number, os.strerror(number), *file)
+    monkeypatch.setattr("deploy.publishing.folder.os.fsync", Mock(side_effect=refused))
     with pytest.raises(PublishError, match=f"^cannot write to {root}: {words}$") as raised:
         publish(root, "a")
     assert remedy in raised.value.remedy

@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -142,22 +143,11 @@ def test_a_folder_of_others_with_a_number_written_otherwise_stays(publish, root)
 
 
 def test_a_lock_that_cannot_be_written_is_not_left(root, monkeypatch):
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("deploy.publishing.lock.Owner.model_dump_json", full)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("deploy.publishing.lock.Owner.model_dump_json", Mock(side_effect=full))
     with pytest.raises(OSError, match="No space left"), alone_in(root):
         pass
     assert not any(root.iterdir())
-
-
-def test_a_file_that_is_named_without_its_folder_is_one_of_the_place(publish, root, monkeypatch):
-    def refuse(_: int) -> None:  # as shutil.rmtree does
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "numl.sif")
-
-    monkeypatch.setattr("deploy.publishing.folder.os.fsync", refuse)
-    with pytest.raises(PublishError, match=f"^cannot write to {root}: Permission denied$"):
-        publish(root, "a")
 
 
 def test_a_folder_is_not_blamed_for_a_state_folder_that_cannot_be_written_to(

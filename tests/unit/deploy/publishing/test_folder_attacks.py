@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -213,10 +214,7 @@ def attacker(home, monkeypatch):
     assert started(by) == b"three"
     assert audited(by) == ()
 
-    def give_up(*_: object) -> None:
-        raise AssertionError("it is waited for")
-
-    signal.signal(signal.SIGALRM, give_up)
+    signal.signal(signal.SIGALRM, Mock(side_effect=AssertionError("it is waited for")))
     signal.alarm(PATIENCE_S)
     yield by
     signal.alarm(0)
