@@ -3,6 +3,7 @@
 ``python -m tests.chart`` writes what the tests of tests/unit/deploy/chart compare with.
 """
 
+import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -134,18 +135,27 @@ def find(objects: Iterable[Object], kind: str, name: str = RELEASE) -> Object:
 
 
 def stored() -> dict[str, str]:
-    """Return the sites' manifests, in which an object that an earlier one has is named alone."""
+    """Return the sites' manifests; of an object that earlier ones have, what is not as in one."""
     sites: dict[str, str] = {}
-    first: dict[str, str] = {}
+    earlier: dict[str, dict[str, list[str]]] = {}
     for name, site in SITES.items():
         sites[name] = ""
         for text in re.split("^---\n", render_text(site), flags=re.M)[1:]:
-            place = first.setdefault(text, name)
-            if place != name:
-                each = yaml.safe_load(text)
-                text = f"# {each['kind']} {each['metadata']['name']}: as in {place}.yaml\n"
+            each = yaml.load(text, yaml.CSafeLoader)
+            what, lines = f"{each['kind']} {each['metadata']['name']}", text.splitlines()
+            others = earlier.setdefault(what, {})
+            if others:
+                changes = {place: _changes(there, lines) for place, there in others.items()}
+                place = min(changes, key=lambda place: len(changes[place]))
+                text = "\n".join([f"# {what}: as in {place}.yaml", *changes[place], ""])
+            others[name] = lines
             sites[name] += f"---\n{text}"
     return sites
+
+
+def _changes(old: list[str], new: list[str]) -> list[str]:
+    """Return what ``diff`` shows, with a line around each change."""
+    return list(difflib.unified_diff(old, new, n=1, lineterm=""))[2:]
 
 
 def renew() -> None:
