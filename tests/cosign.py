@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.keys import new_key, write_key
+from tests.programs import write_program
 
 _PROGRAM = """#!{python} -IS
 import json, pathlib, sys
@@ -40,10 +41,8 @@ class Cosign:
 
     @classmethod
     def install(cls, folder: Path, patch: pytest.MonkeyPatch) -> Cosign:
-        folder.mkdir()
-        program = folder / "cosign"
-        program.write_text(_PROGRAM.format(python=sys.executable, folder=str(folder)))
-        program.chmod(0o755)
+        program = _PROGRAM.format(python=sys.executable, folder=str(folder))
+        write_program(folder / "cosign", program)
         patch.setenv("PATH", str(folder), prepend=":")
         found = cls(folder)
         write_key(new_key(), found.key)

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def write_program(path: Path, script: str) -> Path:
-    """Write a script of the shell that can be run."""
+    """Write a script that can be run, by the shell unless its first line says by what."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return path
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from deploy.host.paths import CHECKOUT
+from tests.programs import write_program
 
 PLAYED = {
     "tritonserver/bin/tritonserver": """\
+#!/bin/bash
 for word; do
   case $word in *shm-region-prefix-name=*) region=/dev/shm/${word##*=}played ;; esac
 done
@@ -20,8 +22,8 @@ echo "$region" >started
 exec sleep 100
 """,
     # Of numl_serving.check nothing; of the ports three numbers.
-    "numl/env/bin/python": "[[ $* != *socket* ]] || echo 1 2 3\n",
-    "numl/bin/health": "echo healthy\n",
+    "numl/env/bin/python": "#!/bin/bash\n[[ $* != *socket* ]] || echo 1 2 3\n",
+    "numl/bin/health": "echo healthy",
 }
 
 
@@ -30,20 +32,14 @@ def image(tmp_path):
     """Return a folder that is /opt to its scripts, and whose server shares memory."""
     opt = tmp_path / "opt"
     for name, text in PLAYED.items():
-        play(opt / name, text.replace("started", str(tmp_path / "started")))
+        write_program(opt / name, text.replace("started", str(tmp_path / "started")))
     for name in ("serve", "check"):
         text = (CHECKOUT / "containers" / name).read_text(encoding="utf-8")
-        play(opt / "numl" / "bin" / name, text.replace("/opt/", f"{opt}/"))
+        write_program(opt / "numl" / "bin" / name, text.replace("/opt/", f"{opt}/"))
     (opt / "numl" / "bin" / "flags").write_text("--exit-timeout-secs=1\n")
     for folder in ("models/cpu", "environments"):
         (opt / "numl" / folder).mkdir(parents=True)
     return opt
-
-
-def play(program: Path, text: str) -> None:
-    program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(text if text.startswith("#!") else f"#!/bin/bash\n{text}")
-    program.chmod(0o755)
 
 
 def start(image: Path, name: str, **variables: str) -> subprocess.Popen[str]:
@@ -85,7 +81,7 @@ def test_a_check_needs_no_temporary_folder_of_the_caller(image):
 
 
 def test_a_check_that_is_stopped_leaves_no_server(image):
-    play(image / "numl" / "bin" / "health", "exec sleep 100\n")
+    write_program(image / "numl" / "bin" / "health", "exec sleep 100")
     with start(image, "check") as check:
         region = shared(image)
         try:

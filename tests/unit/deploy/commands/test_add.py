@@ -15,6 +15,7 @@ from deploy.engines import ported
 from deploy.host.paths import CHECKOUT
 from deploy.triton.config import config_of
 from deploy.triton.site import called_by
+from tests.programs import write_program
 
 ONNX = CHECKOUT / "tests" / "integration" / "data" / "hits.onnx"
 OF_CLASS = ("--weights", "net.pt", "--example", "example.npz", "--from")
@@ -33,9 +34,7 @@ def typed_in(tmp_path_factory, monkeypatch):
 def run_instead(monkeypatch, folder, code):
     """Have the model's environment run this instead of the trial."""
     (folder / "code").write_text(code)
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -c "$(cat {folder}/code)"\n')
-    python.chmod(0o755)
+    python = write_program(folder / "python", f'exec {sys.executable} -c "$(cat {folder}/code)"')
     made = SimpleNamespace(python=python, make=lambda _say: None)
     monkeypatch.setattr(ported, "plan_environment", lambda *_, **__: made)
 

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 from importlib.metadata import version
@@ -12,11 +11,11 @@ import pytest
 
 from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT
-from tests.programs import run_program
+from tests.programs import run_program, write_program
 from tests.unit.deploy.environment.wheels import make_wheel
 
 ELSEWHERE = "set PYTHON to a Python from elsewhere (conda, uv)"
-OLD = '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 || exit 1\n'
+OLD = '[ "$1" = --version ] && echo Python 3.9.2 || exit 1'
 
 
 def said(folder: Path, *programs: str, python: str = "") -> str:
@@ -24,11 +23,9 @@ def said(folder: Path, *programs: str, python: str = "") -> str:
     for name in ("bash", "dirname"):
         (folder / name).symlink_to(shutil.which(name) or name)
     for name in programs:
-        (folder / name).write_text(OLD if name == "python3" else "#!/bin/sh\n")
-        (folder / name).chmod(0o755)
-    command = [str(CHECKOUT / "scripts" / "kit-environment")]
+        write_program(folder / name, OLD if name == "python3" else "")
     environment = {"PATH": str(folder), "CXX": "c++"} | ({"PYTHON": python} if python else {})
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_program([CHECKOUT / "scripts" / "kit-environment"], env=environment)
     assert (done.returncode, done.stdout) == (2, "")
     return done.stderr
 
@@ -66,7 +63,6 @@ def test_a_given_python_that_is_too_old_is_named(tmp_path):
 PIP = f"pip-{version('pip')}.dist-info"
 # Stands for a Python whose pip installs another one, unless a setting forbids it or contradicts.
 PLAYED = f"""\
-#!/bin/sh
 case "$*" in
   *"pip install"*--target*)
     [ "$PIP_USER$PIP_REQUIRE_VIRTUALENV$PIP_PREFIX" = 00 ] || exit 1
@@ -92,8 +88,7 @@ def checkout(tmp_path_factory):
     (folder / "pyproject.toml").touch()
     code = "import thing\n\n\ndef main():\n    print(__file__)\n"
     (folder / "deploy" / "main.py").write_text(code)
-    (folder.parent / "python").write_text(PLAYED)
-    (folder.parent / "python").chmod(0o755)
+    write_program(folder.parent / "python", PLAYED)
     assert set_up(folder).startswith("making the kit's Python environment in .venv")
     assert code_of(folder) == folder
     return folder
@@ -114,8 +109,7 @@ def set_up(folder: Path) -> str:
 
 
 def code_of(folder: Path) -> Path:
-    command = [folder / ".venv" / "bin" / "numlkit"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_program([folder / ".venv" / "bin" / "numlkit"], check=True)
     return Path(done.stdout.strip()).parents[1]
 
 

@@ -20,7 +20,7 @@ import pytest
 from deploy import __version__
 from deploy.host.paths import CHECKOUT
 from deploy.main import COMMANDS, main
-from tests.programs import run_program
+from tests.programs import run_program, write_program
 from tests.unit.deploy.commands.running import DEAD, deployed, run_process
 
 NUMLKIT = Path(sys.executable).with_name("numlkit")
@@ -98,10 +98,7 @@ def test_a_parent_that_ignores_its_childrens_end_hides_no_status(monkeypatch):
 
 @pytest.mark.slow
 def test_a_bare_python_continues_in_the_environment_that_quickstart_made(clone, tmp_path):
-    kit = clone / ".venv" / "bin"
-    kit.mkdir(parents=True)
-    (kit / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (kit / "python").chmod(0o755)
+    write_program(clone / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
     (clone / ".venv" / ".numlkit-complete").touch()
     done = run_process(
         ["deploy/up.py", "--help"], tmp_path, str(tmp_path / "bare/bin/python"), clone,

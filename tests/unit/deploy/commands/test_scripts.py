@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.host.paths import CHECKOUT
-from tests.programs import run_program
+from tests.programs import run_program, write_program
 
 _GOES = 'cd "$(dirname "${BASH_SOURCE[0]}")/'
 SCRIPTS = sorted(
@@ -52,45 +52,40 @@ def test_the_documentations_script_says_how_it_is_called(word, status, tmp_path)
 
 def docs(checkout: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the script in a checkout whose MkDocs says only where the site would be."""
-    programs = {"scripts/kit-environment": "exit", ".venv/bin/python": 'echo "${@: -1}"'}
-    for name, text in programs.items():
-        (checkout / name).parent.mkdir(parents=True)
-        (checkout / name).write_text(f"#!/bin/bash\n{text}\n")
-        (checkout / name).chmod(0o755)
+    write_program(checkout / "scripts/kit-environment", "exit")
+    write_program(checkout / ".venv/bin/python", '#!/bin/bash\necho "${@: -1}"')
     for name in ("envs/kit-docs.txt", ".venv/docs/.complete"):
         (checkout / name).parent.mkdir(parents=True)
         (checkout / name).touch()
     shutil.copy(CHECKOUT / "scripts" / "docs", checkout / "scripts")
-    command = [checkout / "scripts" / "docs", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    return run_program([checkout / "scripts" / "docs", *words], cwd=cwd)
 
 
-def test_locks_that_are_none_are_told_before_any_is_renewed(tmp_path):
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(CHECKOUT / "scripts" / "refreeze", tmp_path / "scripts")
+@pytest.fixture
+def refreeze(tmp_path):
+    """Renews a lock of a checkout that has none, with what is in its ``bin``."""
+    for name in ("scripts", "envs"):
+        (tmp_path / name).mkdir()
+    script = shutil.copy(CHECKOUT / "scripts" / "refreeze", tmp_path / "scripts")
     (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
-    command = [sys.executable, tmp_path / "scripts" / "refreeze", "srving"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    variables = {**os.environ, "PATH": f"{tmp_path / 'bin'}:/bin"}
+    return lambda name: run_program([sys.executable, script, name], env=variables)
+
+
+def test_locks_that_are_none_are_told_before_any_is_renewed(refreeze):
+    done = refreeze("srving")
     assert done.returncode == 2
     assert "there are no locks 'srving', only: serving, sync, full, kit" in done.stderr
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_lock_that_cannot_be_renewed_stays_as_it_is(there, tmp_path):
-    for name in ("scripts", "envs", "bin"):
-        (tmp_path / name).mkdir()
-    shutil.copy(CHECKOUT / "scripts" / "refreeze", tmp_path / "scripts")
-    (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
+def test_a_lock_that_cannot_be_renewed_stays_as_it_is(there, refreeze, tmp_path):
     lock = tmp_path / "envs" / "kit.txt"
     lock.write_text("pip==1 \\\n    --hash=sha256:0\n")
     before = lock.read_text()
     if there:
-        (tmp_path / "bin" / "uv").write_text("#!/bin/sh\necho uv: no network >&2; exit 2\n")
-        (tmp_path / "bin" / "uv").chmod(0o755)
-    done = run_program(
-        [sys.executable, tmp_path / "scripts" / "refreeze", "kit"],
-        env={**os.environ, "PATH": f"{tmp_path / 'bin'}:/bin"},
-    )
+        write_program(tmp_path / "bin" / "uv", "echo uv: no network >&2; exit 2")
+    done = refreeze("kit")
     assert done.returncode == 1
     assert lock.read_text() == before
     assert there or done.stderr == "no uv on this host: pipx install uv\n"
