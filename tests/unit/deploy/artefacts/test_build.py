@@ -88,20 +88,17 @@ def test_a_copy_for_which_there_is_no_room_is_named_by_where_it_was_to_go(number
         ("results.h5", "check its owner and permissions"),
     ],
 )
-def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(
-    tmp_path, monkeypatch, place, remedy
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = str(tmp_path / place)
+def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(home, place, remedy):
+    path = str(home / place)
     error = describe_os_error(PermissionError(errno.EACCES, "Permission denied", path))
     assert error.cause == f"{path}: Permission denied"
     assert (error.remedy or "").startswith(remedy)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_home_without_locks_is_told_with_what_to_set(number, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    error = OSError(number, f"cannot be locked: {os.strerror(number)}", str(tmp_path / "numlkit/a"))
+def test_a_home_without_locks_is_told_with_what_to_set(number, home):
+    path = str(home / "state/numlkit/a")
+    error = OSError(number, f"cannot be locked: {os.strerror(number)}", path)
     remedy = describe_os_error(error).remedy or ""
     assert remedy.startswith("set XDG_CACHE_HOME and XDG_STATE_HOME to folders of a disk with lock")
 

@@ -18,13 +18,8 @@ from tests.certificates import LONG_AGO, Authority
 from tests.plans import make_plan
 from tests.unit.deploy.deployment.test_state import make_state
 
+pytestmark = pytest.mark.usefixtures("home")
 DEAD = ProcessId(pid=1, started=1)  # the number of a process that has started at another time
-
-
-@pytest.fixture(autouse=True)
-def state_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path
 
 
 @pytest.fixture

@@ -14,11 +14,9 @@ from numl_job.command import FAILED
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(module, "DIST", tmp_path / "checkout" / "dist")
-    return tmp_path / "cache" / "numlkit"
+def cache(home, monkeypatch):
+    monkeypatch.setattr(module, "DIST", home / "checkout" / "dist")
+    return home / "cache" / "numlkit"
 
 
 def _make(folder: Path, *names: str) -> tuple[Path, ...]:

@@ -62,13 +62,7 @@ def test_too_little_for_a_build_is_a_warning():
     assert "2.4 GB needed" in warning.detail
 
 
-@pytest.fixture
-def empty_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
-
-
-def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(empty_cache):
+def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(home):
     wanted = Resolved(Deployment(models=("nugraph3",), instances=4))
     local = {room.folder: room.bytes for room in LocalEngine(wanted).rooms()}
     assert local[cache_folder()] == 500 * MB
@@ -80,7 +74,7 @@ def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(empt
     assert max(room.bytes for room in gpu) == 15_000 * MB
 
 
-def test_the_copies_of_a_site_s_models_need_room_in_the_state_folder(empty_cache, tmp_path):
+def test_the_copies_of_a_site_s_models_need_room_in_the_state_folder(home, tmp_path):
     version = write_model(tmp_path / "models", "m")
     with (version / "weights.bin").open("wb") as weights:
         weights.truncate(3000 * MB)

@@ -13,6 +13,7 @@ from deploy.environment.environment import plan_environment
 from deploy.host.paths import CHECKOUT
 from tests.unit.deploy.site_repository import CONFIG, write_model
 
+pytestmark = pytest.mark.usefixtures("home")
 GALLERY = CHECKOUT / "gallery"
 STEPS = """\
 platform: "ensemble"
@@ -39,11 +40,6 @@ model_warmup { name: "w" batch_size: 1 inputs { key: "x" value {
 """
 )
 CALLING = CONFIG + 'parameters { key: "NUMLKIT_CALLS" value { string_value: "gone" } }\n'
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def said(repository: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
@@ -171,8 +167,7 @@ def test_code_that_triton_can_load_is_good(tmp_path, capsys, code):
 )  # fmt: skip
 def test_an_ensemble_that_does_not_fit_is_named(tmp_path, capsys, steps, part, says):
     write_model(tmp_path, "m", config=part)
-    (tmp_path / "e" / "1").mkdir(parents=True)
-    (tmp_path / "e" / "config.pbtxt").write_text(steps)
+    write_model(tmp_path, "e", config=steps)
     found = said(tmp_path, capsys)
     assert found["m"] == []
     assert says.format(tmp_path) in found["e"]
@@ -223,8 +218,7 @@ def test_ensembles_that_call_each_other_are_named(tmp_path, capsys):
 )
 def test_an_ensemble_that_fits_is_good(tmp_path, capsys, steps, part):
     write_model(tmp_path, "m", config=part)
-    (tmp_path / "e" / "1").mkdir(parents=True)
-    (tmp_path / "e" / "config.pbtxt").write_text(steps)
+    write_model(tmp_path, "e", config=steps)
     assert said(tmp_path, capsys) == {"e": [], "m": []}
 
 

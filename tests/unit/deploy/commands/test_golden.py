@@ -1,7 +1,6 @@
 """``golden`` with a model that is played; tests/integration asks a real Triton."""
 
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +8,11 @@ import pytest
 from deploy.client.probe import ask_golden
 from deploy.client.transport import ServedModel
 from deploy.commands import golden
+from deploy.deployment.deployment import Deployment
+from deploy.deployment.state import DeploymentFolder
 from deploy.triton.golden import read_golden
+from tests.plans import make_plan
+from tests.unit.deploy.deployment.test_state import make_state
 from tests.unit.deploy.site_repository import CONFIG, write_model
 
 CLIENT = "import numpy as np\ndef inputs(): return {'input/x:0': np.ones(1, np.float32)}\n"
@@ -33,22 +36,17 @@ class Played:
 
 
 @pytest.fixture
-def served(request, tmp_path, monkeypatch, capsys):
+def served(request, home, monkeypatch, capsys):
     """Have a deployment serve ``m``; returns what asks it for ``outputs``, and the original."""
     baked = getattr(request, "param", None) == "in an image"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    repository = tmp_path / "cache/numlkit/baked/1234/models" if baked else tmp_path / "models"
+    repository = home / "cache/numlkit/baked/1234/models" if baked else home / "models"
     write_model(repository, "m")
     (repository / "m" / "client.py").write_text(CLIENT)
-    shutil.copytree(repository, tmp_path / "served")
-    state = SimpleNamespace(
-        name="numl", models=("m",), tls=None, url=lambda _protocol: "http://127.0.0.1:1"
-    )
-    plan = SimpleNamespace(deployment=SimpleNamespace(models_dir=repository))
-    folder = SimpleNamespace(
-        require_state=lambda: state, plan=lambda: plan, repository=tmp_path / "served"
-    )
-    monkeypatch.setattr(golden, "DeploymentFolder", lambda _name: folder)
+    folder = DeploymentFolder("numl")
+    shutil.copytree(repository, folder.repository)
+    folder.write_state(make_state("numl", models=("m",)))
+    deployment = Deployment(models_dir=repository, models=("m",))
+    folder.write_plan(make_plan(folder.path, deployment=deployment))
 
     def ask(outputs, *flags):
         monkeypatch.setattr(golden, "TritonTransport", lambda *_, **__: Played(outputs))

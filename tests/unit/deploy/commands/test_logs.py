@@ -15,9 +15,8 @@ from deploy.host.batch.settings import BatchSettings
     ("another", "last"), [(False, b"and sto"), (True, b"and stopped")], ids=["emptied", "moved"]
 )
 def test_follow_shows_the_log_of_a_server_that_was_started_again(
-    tmp_path, monkeypatch, capsysbinary, another, last
+    home, monkeypatch, capsysbinary, another, last
 ):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     log = DeploymentFolder("numl").log
     log.parent.mkdir(parents=True)
     log.write_bytes(b"the first server\nis starting\nand sto")

@@ -13,9 +13,8 @@ from tests.unit.deploy.artefacts.test_trust import make_publisher
 
 
 @pytest.fixture
-def owner(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = make_publisher(tmp_path)
+def owner(home):
+    found = make_publisher(home)
     found.release(b"image")
     return found
 

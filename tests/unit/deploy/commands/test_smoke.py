@@ -22,24 +22,30 @@ GOOD = ModelCheck("nugraph3", ready=True, latency=Latency(5, 0.0412, 0.0526))
 WRONG = ModelCheck(
     "nugraph2", True, "model nugraph2 gives wrong answers: output x is empty", "look", wrong=True
 )
-AWAY = ServiceCheck(URL, error="the certificate expired", remedy="renew it")
 
 
-def show(
-    check: ServiceCheck,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    *flags: str,
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(smoke, "check_service", lambda *_, **__: check)
-    status = smoke.main(["--url", URL, *flags])
-    said = capsys.readouterr()
-    return status, said.out, said.err
+@pytest.fixture
+def show(monkeypatch, capsys):
+    """Returns status, output and errors where a check finds this."""
+
+    def run(check: ServiceCheck, *flags: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(smoke, "check_service", lambda *_, **__: check)
+        return smoke.main(["--url", URL, *flags]), *capsys.readouterr()
+
+    return run
 
 
-def test_a_good_service_is_a_table_with_its_times(monkeypatch, capsys):
+@pytest.fixture
+def folder(home):
+    """That of a deployment of nugraph3."""
+    found = DeploymentFolder("numl")
+    (found.repository / "nugraph3" / "1").mkdir(parents=True)
+    return found
+
+
+def test_a_good_service_is_a_table_with_its_times(show):
     check = ServiceCheck(URL, health="serving", models=(GOOD,))
-    assert show(check, monkeypatch, capsys) == (
+    assert show(check) == (
         0,
         "smoke inference\n"
         "  server                          model     result  median  worst  requests\n"
@@ -49,9 +55,8 @@ def test_a_good_service_is_a_table_with_its_times(monkeypatch, capsys):
     )
 
 
-def test_a_model_that_fails_stands_beside_one_that_does_not(monkeypatch, capsys):
-    check = ServiceCheck(URL, models=(WRONG, GOOD))
-    assert show(check, monkeypatch, capsys) == (
+def test_a_model_that_fails_stands_beside_one_that_does_not(show):
+    assert show(ServiceCheck(URL, models=(WRONG, GOOD))) == (
         1,
         "smoke inference\n"
         "  server                          model     result  median  worst  requests\n"
@@ -61,15 +66,15 @@ def test_a_model_that_fails_stands_beside_one_that_does_not(monkeypatch, capsys)
     )
 
 
-def test_a_server_that_cannot_be_asked_is_one_line_and_its_remedy(monkeypatch, capsys):
-    wanted = (1, "", "error: the certificate expired\n  try: renew it\n")
-    assert show(AWAY, monkeypatch, capsys) == wanted
-    assert show(AWAY, monkeypatch, capsys, "--quiet") == wanted
+@pytest.mark.parametrize("flags", [[], ["--quiet"]])
+def test_a_server_that_cannot_be_asked_is_one_line_and_its_remedy(show, flags):
+    away = ServiceCheck(URL, error="the certificate expired", remedy="renew it")
+    assert show(away, *flags) == (1, "", "error: the certificate expired\n  try: renew it\n")
 
 
-def test_the_json_answer_names_the_first_fault_and_holds_everything(monkeypatch, capsys):
+def test_the_json_answer_names_the_first_fault_and_holds_everything(show):
     check = ServiceCheck(URL, ready=True, health="serving", models=(GOOD, WRONG))
-    status, out, err = show(check, monkeypatch, capsys, "--json")
+    status, out, err = show(check, "--json")
     assert (status, err) == (1, "")
     fault = {"error": WRONG.error, "remedy": "look"}
     found = {"url": URL, "ready": True, "error": None, "remedy": None}
@@ -90,12 +95,9 @@ def test_the_json_answer_names_the_first_fault_and_holds_everything(monkeypatch,
     }
 
 
-def test_another_server_at_a_deployment_s_port_is_not_taken_for_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_another_server_at_a_deployment_s_port_is_not_taken_for_it(folder, monkeypatch, capsys):
     plan = SimpleNamespace(identity="numlkit-numl-1234")
     monkeypatch.setattr(DeploymentFolder, "plan", lambda _: plan)
-    folder = DeploymentFolder("numl")
-    (folder.repository / "nugraph3" / "1").mkdir(parents=True)
     with http_server(answers=Ready) as port:
         folder.write_state(make_state("numl", ports=Ports(http=port, grpc=1, metrics=2)))
         assert smoke.main(["--models", "nugraph3"]) == 1
@@ -108,15 +110,12 @@ def test_another_server_at_a_deployment_s_port_is_not_taken_for_it(tmp_path, mon
         assert "another server" not in capsys.readouterr().err
 
 
-def test_a_certificate_that_was_renewed_after_the_start_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_a_certificate_that_was_renewed_after_the_start_is_told(folder, tmp_path, capsys):
     authority = Authority(tmp_path, "site")
     pair = authority.issue("localhost")
     with grpc_server(pair) as port:
         ports, tls = Ports(http=1, grpc=port, metrics=2), Tls(cert=pair.cert, key=pair.key)
-        folder = DeploymentFolder("numl")
         folder.write_state(make_state("numl", ports=ports, tls=tls))
-        (folder.repository / "nugraph3" / "1").mkdir(parents=True)
         smoke.main(["--models", "nugraph3"])
         assert "another certificate" not in capsys.readouterr().err
         authority.issue("localhost", valid=FROM_NOW_ON)

@@ -78,8 +78,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("flags", [["--name", "early"], ["--all"]])
-def test_down_ends_a_start_that_has_made_nothing_yet(flags, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_down_ends_a_start_that_has_made_nothing_yet(flags, home, capsys):
     with subprocess.Popen(
         [sys.executable, "-c", _STARTS], stdout=subprocess.PIPE, cwd=CHECKOUT, text=True
     ) as starter:
