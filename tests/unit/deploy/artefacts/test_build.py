@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from deploy.artefacts.build import Steps, check_libc
 from deploy.artefacts.context import launch_settings
 from deploy.artefacts.labels import find_source, published
-from deploy.artefacts.manifest import Artefact, read_manifest, record
+from deploy.artefacts.manifest import read_manifest, record
 from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.environment.environment import plan_environment
 from deploy.host.cli import describe_os_error
@@ -20,23 +19,16 @@ from deploy.host.console import Console
 from deploy.host.errors import BuildError
 from deploy.triton.config import LaunchSettings
 from deploy.triton.release import find_release
-from tests.programs import write_program
-
-
-def _artefact(name: str, kind: str = "env", sha256: str = "0") -> Artefact:
-    return Artefact.model_validate(
-        {"kind": kind, "name": name, "bytes": 1, "sha256": sha256, "created": 0}
-        | {"inputs": {}, "steps": {"pack": 1.5}}
-    )
+from tests.artefacts import artefact
+from tests.programs import run_program, write_program
 
 
 def test_a_build_replaces_its_own_entries_and_keeps_those_whose_files_are_there(tmp_path):
     for name in ("a.tar.gz", "b.tar.gz"):
         (tmp_path / name).touch()
-    old = [_artefact("a.tar.gz"), _artefact("b.tar.gz"), _artefact("gone"), _artefact("i", "image")]
-    for artefact in old:
-        record(tmp_path, artefact)
-    record(tmp_path, _artefact("a.tar.gz", sha256="1"))
+    for kind, name in (("env", "a.tar.gz"), ("env", "b.tar.gz"), ("env", "gone"), ("image", "i")):
+        record(tmp_path, artefact(kind, name, "0"))
+    record(tmp_path, artefact("env", "a.tar.gz", "1"))
     found = {(a.kind, a.name): a.sha256 for a in read_manifest(tmp_path).artefacts}
     assert found == {("env", "a.tar.gz"): "1", ("env", "b.tar.gz"): "0", ("image", "i"): "0"}
 
@@ -104,30 +96,33 @@ def test_a_home_without_locks_is_told_with_what_to_set(number, home):
 
 
 @pytest.fixture
-def checkout(tmp_path):
-    for words in (
-        ["init", "-q"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
-    ):
-        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
-    return tmp_path
+def git(tmp_path):
+    """Runs git in a folder with a commit, and returns what it says."""
+
+    def run(*words: str) -> str:
+        return run_program(["git", "-C", tmp_path, *words], check=True).stdout
+
+    run("init", "--quiet")
+    run("config", "user.name", "a")
+    run("config", "user.email", "a@b")
+    run("commit", "--quiet", "--allow-empty", "--message=x")
+    return run
 
 
-def test_a_build_is_given_the_commits_time(checkout, monkeypatch):
+def test_a_build_is_given_the_commits_time(git, tmp_path, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
-    show = ["git", "-C", str(checkout), "log", "-1", "--format=%H %ct"]
-    commit, time = subprocess.run(show, capture_output=True, text=True, check=True).stdout.split()
-    source = find_source(checkout)
+    commit, time = git("log", "-1", "--format=%H %ct").split()
+    source = find_source(tmp_path)
     assert (source.revision, source.epoch) == (commit, int(time))
 
 
-def test_the_time_can_be_given(checkout, monkeypatch):
+def test_the_time_can_be_given(git, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
-    assert find_source(checkout).epoch == 1_700_000_000
+    assert find_source(tmp_path).epoch == 1_700_000_000
     for wrong in ("soon", "1700000000000"):  # those are milliseconds
         monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
         with pytest.raises(BuildError, match=f"SOURCE_DATE_EPOCH='{wrong}' is not a number"):
-            find_source(checkout)
+            find_source(tmp_path)
 
 
 def test_a_folder_without_history_has_no_revision(tmp_path, monkeypatch):
@@ -135,20 +130,13 @@ def test_a_folder_without_history_has_no_revision(tmp_path, monkeypatch):
     assert find_source(tmp_path).revision == "unknown"
 
 
-def test_a_signed_commit_is_told_where_git_shows_signatures(tmp_path, monkeypatch):
+def test_a_signed_commit_is_told_where_git_shows_signatures(git, tmp_path):
     tells = r"printf '\n[GNUPG:] SIG_CREATED \n' >&2; echo -----BEGIN PGP SIGNATURE-----"
-    signs = write_program(tmp_path / "signs", f"cat >/dev/null\n{tells}")
-    settings = {"user.name": "x", "user.email": "x", "gpg.program": signs}
-    settings |= {"commit.gpgSign": "true", "log.showSignature": "true"}
-    monkeypatch.setenv("GIT_CONFIG_COUNT", str(len(settings)))
-    for number, (key, value) in enumerate(settings.items()):
-        monkeypatch.setenv(f"GIT_CONFIG_KEY_{number}", key)
-        monkeypatch.setenv(f"GIT_CONFIG_VALUE_{number}", str(value))
-    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    command = ["git", "-C", tmp_path, "commit", "--quiet", "--allow-empty", "--message=x"]
-    subprocess.run(command, check=True)
-    revision = subprocess.check_output(["git", "-C", tmp_path, "rev-parse", "HEAD"], text=True)
-    assert find_source(tmp_path).revision == revision.strip()
+    git("config", "gpg.program", str(write_program(tmp_path / "s", f"cat >/dev/null\n{tells}")))
+    git("config", "log.showSignature", "true")
+    git("commit", "--quiet", "--allow-empty", "--message=x", "--gpg-sign")
+    assert "PGP SIGNATURE" in git("cat-file", "commit", "HEAD")
+    assert find_source(tmp_path).revision == git("rev-parse", "HEAD").strip()
 
 
 @pytest.mark.parametrize(
