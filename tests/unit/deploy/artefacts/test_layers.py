@@ -325,17 +325,21 @@ def test_a_layer_with_a_file_that_goes_on_behind_its_end_is_named(tmp_path, size
         tree_of(tmp_path, short)
 
 
-def test_a_file_of_docker_save_is_read_in_place(tmp_path):
-    content = gzip.decompress(layer({"opt/tritonserver/x": b"here"}).content)
-    digest = hashlib.sha256(content).hexdigest()
+def saved(folder: Path, content: bytes, digest: str) -> str:
+    """Write what ``docker save`` does of an image with one layer, which is named by a digest."""
     files = {
         "1/layer.tar": content,
-        "c.json": b'{"rootfs":{"diff_ids":["sha256:%s"]}}' % digest.encode(),
+        "c.json": json.dumps({"rootfs": {"diff_ids": [digest]}}).encode(),
         "manifest.json": b'[{"Config":"c.json","Layers":["1/layer.tar"]}]',
     }
-    saved = tmp_path / "saved.tar"
-    saved.write_bytes(gzip.decompress(layer(files).content))
-    [found] = find_image(str(saved), tmp_path / "kept").layers
+    (folder / "saved.tar").write_bytes(gzip.decompress(layer(files).content))
+    return str(folder / "saved.tar")
+
+
+def test_a_file_of_docker_save_is_read_in_place(tmp_path):
+    content = gzip.decompress(layer({"opt/tritonserver/x": b"here"}).content)
+    file = saved(tmp_path, content, Blob(content).digest)
+    [found] = find_image(file, tmp_path / "kept").layers
     tree = Tree(tmp_path / "files")
     assert holds(found, SERVER)
     tree.add(found, anything)
@@ -357,16 +361,9 @@ def test_a_folder_with_several_images_is_refused(tmp_path):
 def test_a_file_of_docker_save_whose_digests_are_paths_writes_nowhere(tmp_path, digest):
     mine = tmp_path / "mine"
     mine.write_text("precious")
-    said = {"rootfs": {"diff_ids": [digest.format(tmp_path)]}}
-    files = {
-        "1/layer.tar": b"its own",
-        "c.json": json.dumps(said).encode(),
-        "manifest.json": b'[{"Config":"c.json","Layers":["1/layer.tar"]}]',
-    }
-    saved = tmp_path / "saved.tar"
-    saved.write_bytes(gzip.decompress(layer(files).content))
+    file = saved(tmp_path, b"its own", digest.format(tmp_path))
     with pytest.raises(BuildError, match="which is no sha256"):
-        [each.whole() for each in find_image(str(saved), tmp_path / "kept").layers]
+        [each.whole() for each in find_image(file, tmp_path / "kept").layers]
     assert mine.read_text() == "precious"
 
 
