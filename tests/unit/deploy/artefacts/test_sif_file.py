@@ -55,14 +55,6 @@ def test_unused_descriptors_are_left_empty():
     assert not any(header[4096 + SIZE : 4096 + 48 * SIZE])
 
 
-def test_headers_made_at_different_times_become_the_same():
-    one, two = (_header([(36864, 4096, 4096)]) for _ in range(2))
-    assert one != two
-    for header in (one, two):
-        fix(header, epoch=1)
-    assert one == two
-
-
 def test_everything_that_would_differ_is_given_to_mksquashfs():
     words = " ".join(options("zstd", epoch=7))
     assert words == (
