@@ -4,9 +4,7 @@ No service is asked: those that a real one gives on loopback are tried in tests/
 credentials, a wrong clock or region cannot be had there.
 """
 
-import threading
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from unittest.mock import Mock
 
@@ -18,6 +16,7 @@ from urllib3.exceptions import ProtocolError
 from deploy.host.errors import PublishError
 from deploy.publishing.destination import Bucket
 from deploy.publishing.s3 import Store, TakenError
+from tests.unit.deploy.client.servers import Metrics, http_server
 from tests.unit.deploy.publishing.store import Service
 
 PLACE = Bucket("http://127.0.0.1:9", "models", "prod")
@@ -90,32 +89,23 @@ def test_an_error_that_breaks_off_is_no_answer(store):
         store.read("x")
 
 
-class Elsewhere(BaseHTTPRequestHandler):
+class Elsewhere(Metrics):
     """Redirects everything, as a web server does to https."""
 
-    status = 301
+    do_HEAD = Metrics.do_GET  # noqa: N815
 
-    def do_GET(self) -> None:
-        self.send_response(self.status)
+    def end_headers(self) -> None:
         self.send_header("Location", "https://elsewhere.example/")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def log_message(self, *_words: object) -> None:
-        pass
+        super().end_headers()
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 def test_a_service_that_redirects_is_said_to(store, monkeypatch, status):
     monkeypatch.setattr(Elsewhere, "status", status)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = Bucket(f"http://127.0.0.1:{server.server_address[1]}", "models", "prod")
+    with http_server(answers=Elsewhere) as port:
+        place = Bucket(f"http://127.0.0.1:{port}", "models", "prod")
         with pytest.raises(PublishError, match="redirects to another address") as raised:
             Store(place).objects()
-        server.shutdown()
     assert raised.value.remedy == "correct the address: http or https, host and port"
 
 
