@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from tests.unit.deploy.publishing.signing import without_cosign
-from tests.unit.deploy.publishing.test_folder import publish_file, small_files
+from tests.unit.deploy.publishing.test_folder import publish_files, small_files
 
 
 @pytest.fixture
@@ -21,4 +21,4 @@ def publish(home, monkeypatch):
     """Publishes small files."""
     small_files(monkeypatch)
     without_cosign(monkeypatch)
-    return partial(publish_file, home / "dist")
+    return partial(publish_files, home / "dist")

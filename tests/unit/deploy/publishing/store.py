@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,17 @@ from botocore.exceptions import ClientError
 from tritonclient.grpc import model_config_pb2
 
 from deploy.artefacts.labels import Source
+from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
+from deploy.host.console import Console
 from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.destination import Bucket
 from deploy.publishing.models import LocalModel
+from deploy.publishing.place import Order, Outcome, Signing
 from numl_formats.published import File
 
 MODELS = ("one", "two")
+QUIET = Console("quiet")
 
 
 class Body(io.BytesIO):
@@ -156,6 +160,19 @@ def small_models(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(f"{where}.find_source", lambda _: Source("abc", 0, ""))
     for name in ("read_goldens", "await_release"):
         patch.setattr(f"{where}.{name}", lambda *_: {})
+
+
+def publish(service: Service, content: str, models: Sequence[str] = MODELS, **more: Any) -> Outcome:
+    order = Order(Resolved(Deployment(name=content, models=models)), **more)
+    return bucket_place(service).publish(order, QUIET)
+
+
+def rollback(service: Service, signing: Signing, to: str | None = None) -> Outcome:
+    return bucket_place(service).rollback(to, signing, dry_run=False)
+
+
+def prune(service: Service, signing: Signing) -> Outcome:
+    return bucket_place(service).prune(("http://127.0.0.1:1",), signing, QUIET, dry_run=False)
 
 
 def after_rollback(served: list[int], to: int | None) -> list[int] | None:

@@ -15,27 +15,24 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from deploy.deployment.deployment import Deployment
-from deploy.engines.resolved import Resolved
-from deploy.host.console import Console
 from deploy.host.errors import PublishError, SignatureError
 from deploy.publishing.contents import files_of
-from deploy.publishing.place import Look, Order, Outcome, Signing
+from deploy.publishing.place import Look, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
 from tests.unit.deploy.publishing.store import (
-    MODELS,
     KilledError,
     Service,
     after,
     after_rollback,
     bucket_place,
     die,
+    prune,
+    publish,
+    rollback,
     small_models,
 )
 
-QUIET = Console("quiet")
-SERVER = ("http://127.0.0.1:1",)
 CONTENTS = ("a", "b", "c", "d")
 # What people have put there: the kit leaves it alone.
 PEOPLES = {
@@ -56,21 +53,6 @@ def models(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         small_models(patch, tmp_path_factory.mktemp("models"))
         yield
-
-
-def publish(
-    service: Service, content: str, models: tuple[str, ...] = MODELS, **more: Any
-) -> Outcome:
-    order = Order(Resolved(Deployment(name=content, models=models)), **more)
-    return bucket_place(service).publish(order, QUIET)
-
-
-def rollback(service: Service, signing: Signing, to: str | None = None) -> Outcome:
-    return bucket_place(service).rollback(to, signing, dry_run=False)
-
-
-def prune(service: Service, signing: Signing) -> Outcome:
-    return bucket_place(service).prune(SERVER, signing, QUIET, dry_run=False)
 
 
 def statement(service: Service) -> Published | None:

@@ -47,14 +47,16 @@ def small_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("deploy.publishing.folder.os.fsync", lambda _: None)
 
 
-def publish_file(dist: Path, root: Path, content: str, **more: Any) -> Outcome:
-    """Publish a file, as one that was built in ``dist``."""
-    sif = dist / f"{content}.sif"
+def publish_files(dist: Path, root: Path, *contents: str, **more: Any) -> Outcome:
+    """Publish files, as such that were built in ``dist``; return what was done with the last."""
     dist.mkdir(exist_ok=True)
-    sif.write_text(content)
-    record(dist, artefact("sif", sif.name, sha256_of(sif)))
-    order = Order(Resolved(Deployment()), artefact=sif, **more)
-    return FolderPlace(root).publish(order, Console("quiet"))
+    for content in contents:
+        sif = dist / f"{content}.sif"
+        sif.write_text(content)
+        record(dist, artefact("sif", sif.name, sha256_of(sif)))
+        order = Order(Resolved(Deployment()), artefact=sif, **more)
+        outcome = FolderPlace(root).publish(order, Console("quiet"))
+    return outcome
 
 
 def served(root: Path) -> str:
@@ -127,8 +129,7 @@ def test_a_publish_that_is_killed_at_any_change_leaves_the_old_release_and_can_b
 
 
 def test_going_back_moves_one_link_and_pruning_keeps_numbers(publish, root):
-    for content in ("a", "b", "c"):
-        publish(root, content)
+    publish(root, *"abc")
     assert rollback(root, dry_run=True).changed is False
     assert served(root) == "c"
     assert rollback(root).facts["serving"] == 2
@@ -183,8 +184,7 @@ def test_a_folder_with_a_current_of_somebody_else_is_refused_before_anything_is_
 
 
 def test_what_was_published_before_is_switched_to_and_not_copied(publish, root):
-    publish(root, "a")
-    publish(root, "b")
+    publish(root, *"ab")
     before = (root / "1" / "numl.sif").stat()
     assert publish(root, "a", dry_run=True).changed is False
     assert (publish(root, "a").release, served(root)) == ("1", "a")
@@ -287,8 +287,7 @@ def test_what_the_kit_did_not_make_is_never_removed(publish, root):
     for path in own:
         path.parent.mkdir(parents=True)
         path.write_text("mine")
-    for content in ("a", "b", "c"):
-        publish(root, content)
+    publish(root, *"abc")
     own.append(root / "7" / "release.json")  # a name that others use, too
     own[-1].write_text("mine")
     prune(root)

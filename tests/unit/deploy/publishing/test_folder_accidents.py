@@ -2,8 +2,6 @@
 
 import errno
 import os
-from collections.abc import Callable
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -18,19 +16,14 @@ from tests.unit.deploy.publishing.test_folder import MANY, killed_at, prune, rol
 LEFT = ".numlkit.2.abcdefgh.partial"
 
 
-def _with_three(publish: Callable[[Path, str], object], root: Path) -> Path:
-    root.mkdir()
-    for content in "abc":
-        publish(root, content)
-    return root
-
-
 def test_a_rollback_that_is_killed_between_statement_and_link_is_finished_by_the_next(
     publish, tmp_path
 ):
     interrupted = 0
     for step in range(MANY):
-        root = _with_three(publish, tmp_path / f"place-{step}")
+        root = tmp_path / f"place-{step}"
+        root.mkdir()
+        publish(root, *"abc")
         killed = killed_at(step, root, lambda: rollback(root))  # noqa: B023
         if FolderPlace(root).listing(Look()).problems:
             interrupted += 1
@@ -52,7 +45,9 @@ def test_a_prune_that_is_killed_is_repeated_and_leaves_no_file_of_what_it_remove
     publish, tmp_path
 ):
     for step in range(MANY):
-        root = _with_three(publish, tmp_path / f"place-{step}")
+        root = tmp_path / f"place-{step}"
+        root.mkdir()
+        publish(root, *"abc")
         killed = killed_at(step, root, lambda: prune(root))  # noqa: B023
         prune(root)
         left = {path.parent.name for path in root.rglob("*") if path.is_file()}
@@ -70,8 +65,7 @@ def test_a_link_that_a_killed_command_did_not_move_is_gone_after_the_next(publis
 
 
 def test_what_cannot_be_removed_is_not_said_to_be_removed(publish, root, monkeypatch):
-    for content in "abc":
-        publish(root, content)
+    publish(root, *"abc")
     monkeypatch.setattr("deploy.publishing.folder.remove_folder", lambda _: None)
     with pytest.raises(PublishError, match=f"{root}/1 cannot be removed whole") as raised:
         prune(root)
@@ -95,8 +89,7 @@ def test_a_file_with_the_name_of_the_link_and_a_dot_stays(publish, root):
 
 
 def test_a_dry_run_leaves_what_a_killed_command_has_left(publish, root):
-    for content in "abc":
-        publish(root, content)
+    publish(root, *"abc")
     (root / LEFT).mkdir()
     publish(root, "d", dry_run=True)
     rollback(root, dry_run=True)
@@ -115,8 +108,7 @@ def test_nothing_is_removed_where_a_link_for_the_signatures_leads(publish, root,
 
 
 def test_without_its_statement_a_place_keeps_the_release_that_serves(publish, root):
-    for content in "ab":
-        publish(root, content)
+    publish(root, *"ab")
     (root / "published.json").unlink()
     assert publish(root, "c").release == "3"
     assert (root / "2" / "numl.sif").read_text() == "b"
@@ -136,8 +128,7 @@ def test_a_release_of_any_length_is_not_there(publish, root):
 
 def test_a_folder_of_others_with_a_number_written_otherwise_stays(publish, root):
     (root / "01").mkdir()
-    for content in "abc":
-        publish(root, content)
+    publish(root, *"abc")
     assert prune(root).lines == ("removed release 1",)
     assert (root / "01").is_dir()
 

@@ -20,7 +20,7 @@ from deploy.publishing.place import Look, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
 from tests.unit.deploy.publishing.store import after_rollback
-from tests.unit.deploy.publishing.test_folder import killed_at, publish_file, small_files
+from tests.unit.deploy.publishing.test_folder import killed_at, publish_files, small_files
 
 CONTENTS = ("a", "b", "c")
 PEOPLES = ("notes.txt", "2/thesis.txt", "current.old/numl.sif")
@@ -55,7 +55,7 @@ class Histories(RuleBasedStateMachine):
             shutil.rmtree(self.scratch)
 
     def run_publish(self, content: str, signing: Signing) -> None:
-        publish_file(self.scratch / "dist", self.root, content, sign=signing.key)
+        publish_files(self.scratch / "dist", self.root, content, sign=signing.key)
 
     def run_rollback(self, to: int | None, signing: Signing) -> None:
         number = str(to) if to is not None else None

@@ -14,9 +14,6 @@ from typing import Any
 
 import pytest
 
-from deploy.deployment.deployment import Deployment
-from deploy.engines.resolved import Resolved
-from deploy.host.console import Console
 from deploy.host.errors import (
     DamagedError,
     DeploymentError,
@@ -25,7 +22,7 @@ from deploy.host.errors import (
     SignatureError,
 )
 from deploy.publishing.bucket import BucketPlace
-from deploy.publishing.place import Listing, Look, Order, Outcome, Signing
+from deploy.publishing.place import Listing, Look, Outcome, Signing
 from numl_formats.statement import read_published
 from numl_formats.trust import signature_path
 from tests.unit.deploy.publishing.signing import pair, public, without_cosign
@@ -36,11 +33,14 @@ from tests.unit.deploy.publishing.store import (
     after,
     bucket_place,
     die,
+    prune,
+    publish,
+    rollback,
     small_models,
 )
 
-QUIET = Console("quiet")
 POINTER = "prod/published.json"
+ONE = MODELS[:1]
 DAY = timedelta(days=1)
 # Fewer requests than any publish makes.
 MANY = 20
@@ -57,19 +57,18 @@ class Place:
     def at(self) -> BucketPlace:
         return bucket_place(self.service)
 
-    def publish(self, content: str, **more: Any) -> Outcome:
-        models = MODELS[:1] if more.pop("one", False) else MODELS
-        resolved = Resolved(Deployment(name=content, models=models))
-        return self.at.publish(Order(resolved, **more), QUIET)
+    def publish(self, *contents: str, **more: Any) -> Outcome:
+        """Publish these, one after the other; return what was done with the last."""
+        return [publish(self.service, content, **more) for content in contents][-1]
 
-    def sign(self, content: str, **more: Any) -> Outcome:
-        return self.publish(content, sign=self.key, **more)
+    def sign(self, *contents: str, **more: Any) -> Outcome:
+        return self.publish(*contents, sign=self.key, **more)
 
     def rollback(self, key: Path | None) -> Outcome:
-        return self.at.rollback(None, Signing(key), dry_run=False)
+        return rollback(self.service, Signing(key))
 
     def prune(self, key: Path | None) -> Outcome:
-        return self.at.prune(("http://x",), Signing(key), QUIET, dry_run=False)
+        return prune(self.service, Signing(key))
 
     def killed(self, requests: int, act: Callable[[], object]) -> bool:
         """Do something that is killed after so many requests; return whether it was."""
@@ -139,8 +138,7 @@ def test_a_statement_that_serves_is_signed_wherever_a_publish_is_killed(place, t
     ids=["publish", "rollback", "prune"],
 )
 def test_an_unsigned_act_on_a_signed_line_is_refused(place, act):
-    place.sign("a")
-    place.sign("c")
+    place.sign(*"ac")
     before = dict(place.service.objects)
     with pytest.raises(DeploymentError, match="is signed: unsigned, every server") as raised:
         act(place)
@@ -159,10 +157,9 @@ def test_another_key_neither_verifies_nor_publishes(place):
 
 def test_releases_that_nobody_signed_are_not_signed_later(place):
     """Whoever could write to the bucket until now may have written them."""
-    place.publish("a")
-    place.publish("b")
+    place.publish(*"ab")
     with pytest.raises(PublishError, match="two was published unsigned") as raised:
-        place.sign("b", one=True)
+        place.sign("b", models=ONE)
     assert raised.value.remedy == "publish two too (--models)"
     place.sign("b")
     published = read_published(place.service.objects[POINTER])
@@ -185,8 +182,7 @@ def test_a_statement_after_which_none_can_follow_is_refused(place, name):
 
 
 def test_a_signed_rollback_of_what_was_never_signed_is_told_so(place):
-    place.publish("a")
-    place.publish("b")
+    place.publish(*"ab")
     with pytest.raises(PublishError, match="nothing signed is published in s3://") as raised:
         place.rollback(place.key)
     assert (raised.value.remedy or "").endswith(f"--sign {place.key}")
@@ -311,10 +307,10 @@ def test_a_first_signed_publish_that_is_killed_at_any_request_is_repeated(
 
 
 def test_a_configuration_that_the_kit_did_not_write_is_named_and_left_alone(place):
-    place.publish("a", one=True)
+    place.publish("a", models=ONE)
     place.publish("b")
     place.rollback(None)
-    place.publish("c", one=True)
+    place.publish("c", models=ONE)
     place.service.objects["prod/two/config.pbtxt"] = b"mine"
     notes = place.at.listing(Look(check=True)).notes
     assert notes == ("not published by the kit: two/config.pbtxt",)
