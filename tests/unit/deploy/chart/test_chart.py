@@ -88,10 +88,6 @@ def test_every_pod_keeps_to_the_level_restricted(name):
         assert kinds <= {"emptyDir", "secret", "configMap"}
 
 
-def test_no_optional_kind_comes_unasked():
-    assert {each["kind"] for each in render(Site())}.isdisjoint(OTHERS)
-
-
 def test_shared_memory_grows_with_the_model_processes():
     def shm(**values: Any) -> str:
         pod = dict(pods(render(Site((), values))))["numl"]
