@@ -17,7 +17,7 @@ from deploy.deployment.state import (
     default_endpoint,
     host_port,
 )
-from deploy.host.errors import DeploymentError, KitError, NotRunningError
+from deploy.host.errors import DeploymentError, KitError
 from tests.programs import running
 
 
@@ -89,13 +89,6 @@ def test_a_deployment_of_another_host_is_left_to_that_host(home):
     with pytest.raises(DeploymentError, match="deployment a runs on elsewhere"):
         DeploymentFolder("a").require_state()
     assert default_endpoint("http") is None
-
-
-def test_a_missing_deployment_is_answered_with_those_that_are_there(home):
-    DeploymentFolder("there").write_state(make_state("there"))
-    with pytest.raises(NotRunningError) as caught:
-        DeploymentFolder("gone").require_state()
-    assert caught.value.remedy == "--name with one of: there"
 
 
 def test_a_process_that_ended_and_a_later_one_of_its_number_are_not_alive():
