@@ -34,22 +34,19 @@ def clone(tmp_path):
     return tmp_path / "clone"
 
 
-def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(clone, tmp_path):
-    done = run_process(["deploy/up.py"], tmp_path, str(tmp_path / "bare/bin/python"), clone)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    error, remedy = done.stderr.splitlines()
-    assert error == "error: the kit's Python environment is missing"
-    assert remedy == "  try: scripts/kit-environment"
-
-
-@pytest.mark.parametrize("command", ["up", "build"])
-def test_a_command_s_file_finds_the_kit_where_python_is_told_not_to_look_there(
-    clone, tmp_path, command
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [("up", {}), ("up", {"PYTHONSAFEPATH": "1"}), ("build", {"PYTHONSAFEPATH": "1"})],
+    ids=["up", "up, with Python told not to look there", "build, the same"],
+)
+def test_a_python_without_the_kit_s_dependencies_says_what_sets_them_up(
+    clone, tmp_path, command, settings
 ):
     python = str(tmp_path / "bare/bin/python")
-    done = run_process([f"deploy/{command}.py"], tmp_path, python, clone, PYTHONSAFEPATH="1")
-    assert done.stderr.startswith("error: the kit's Python environment is missing\n")
+    done = run_process([f"deploy/{command}.py"], tmp_path, python, clone, **settings)
+    assert (done.returncode, done.stdout) == (2, "")
+    missing = "error: the kit's Python environment is missing\n  try: scripts/kit-environment\n"
+    assert done.stderr == missing
 
 
 @pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("bogus", 2)])
