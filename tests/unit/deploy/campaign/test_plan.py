@@ -96,26 +96,19 @@ def test_of_jobs_that_get_no_answers_no_times_are_told():
     assert _row("twice as many", found, None) == told
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "--events 1e14 --hours 1e-3",
-        "--events 1e5 --hours 24 --rate 0.1 --cores 1 --timeout 5 --tries 1",
-        "--events 1e5 --hours 24 --rate 1 --cores 1 --timeout 4 --tries 1",
-        "--events 300 --hours 1e-3 --rate 100 --cores 1 --own 4",
-    ],
-    ids=[
-        "nothing",
-        "too many",
-        "longer than the timeout",
-        "some longer than the timeout",
-        "longer than the campaign",
-    ],
-)
+IMPOSSIBLE = {
+    "nothing": "",
+    "too many": "--events 1e14 --hours 1e-3",
+    "longer than the timeout": "--events 1e5 --hours 24 --rate 0.1 --cores 1 --timeout 5 --tries 1",
+    "some longer than that": "--events 1e5 --hours 24 --rate 1 --cores 1 --timeout 4 --tries 1",
+    "longer than the campaign": "--events 300 --hours 1e-3 --rate 100 --cores 1 --own 4",
+}
+
+
+@pytest.mark.parametrize("wish", IMPOSSIBLE)
 @pytest.mark.usefixtures("few")
-def test_what_cannot_be_planned_is_refused_in_a_line(words, capsys):
-    assert main(words.split()) != 0
+def test_what_cannot_be_planned_is_refused_in_a_line(wish, capsys):
+    assert main(IMPOSSIBLE[wish].split()) != 0
     (said,) = [line for line in capsys.readouterr().err.splitlines() if "simulate" not in line][:-1]
     assert said.startswith("error: ")
 
