@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,8 @@ from tests.programs import run_program
 INSTALL = CHECKOUT / "scripts" / "install_container_tools"
 
 
-def _install(*words: str, os_release: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = dict(os.environ)
-    if os_release is not None:
-        environment["OS_RELEASE"] = str(os_release)
-    return run_program([INSTALL, *words], env=environment)
+def _install(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return run_program([INSTALL, *words], env={**os.environ, **variables})
 
 
 @pytest.mark.parametrize(
@@ -32,7 +28,7 @@ def _install(*words: str, os_release: Path | None = None) -> subprocess.Complete
 def test_elsewhere_it_prints_the_line_that_the_build_names_too(release, tmp_path):
     file = tmp_path / "os-release"
     file.write_text("".join(f'{name}="{value}"\n' for name, value in release.items()))
-    done = _install(os_release=file)
+    done = _install(OS_RELEASE=str(file))
     assert done.returncode == 1
     assert done.stdout == install_hint(release) + "\n"
     assert len(done.stderr.splitlines()) == 1
@@ -42,7 +38,7 @@ def test_elsewhere_it_prints_the_line_that_the_build_names_too(release, tmp_path
 def test_on_an_unknown_distribution_it_names_the_projects_page(content, tmp_path):
     file = tmp_path / "os-release"
     file.write_text(content)
-    done = _install(os_release=file)
+    done = _install(OS_RELEASE=str(file))
     assert done.returncode == 1
     assert "https://apptainer.org/docs" in done.stderr
 

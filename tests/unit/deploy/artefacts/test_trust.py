@@ -65,7 +65,10 @@ def make_publisher(folder: Path, name: str = "ours") -> Publisher:
 
 @pytest.fixture
 def publisher(tmp_path):
-    return make_publisher(tmp_path)
+    """One who has published a release."""
+    found = make_publisher(tmp_path)
+    found.publish("a" * 64)
+    return found
 
 
 def refused(publisher: Publisher, words: str, signer: Signer | None = None) -> None:
@@ -76,15 +79,13 @@ def refused(publisher: Publisher, words: str, signer: Signer | None = None) -> N
 
 
 def test_a_signed_statement_is_accepted_again_and_again_and_by_any_path(publisher, tmp_path):
-    published = publisher.publish("a" * 64)
-    assert trusted_in(publisher.place, publisher.signer) == published
     (tmp_path / "link").symlink_to(publisher.place)
-    assert trusted_in(tmp_path / "link", publisher.signer) == published
+    for path in (publisher.place, tmp_path / "link"):
+        assert trusted_in(path, publisher.signer) == publisher.published
     assert len([*(tmp_path / "state").rglob("*.json")]) == 1
 
 
 def test_a_place_whose_statement_was_removed_is_still_known_as_published(publisher):
-    publisher.publish("a" * 64)
     trusted_in(publisher.place, publisher.signer)
     (publisher.place / NAME).unlink()
     assert not is_published(publisher.place)
@@ -92,7 +93,6 @@ def test_a_place_whose_statement_was_removed_is_still_known_as_published(publish
 
 
 def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher):
-    publisher.publish("a" * 64)
     trusted_in(publisher.place, publisher.signer)
     memory = memory_of(str(publisher.place.resolve()), publisher.signer)
     memory.write_text("{")
@@ -100,6 +100,5 @@ def test_a_damaged_memory_is_no_reason_to_accept_an_older_one(publisher):
 
 
 def test_a_key_of_another_kind_is_named(publisher, tmp_path):
-    publisher.publish("a" * 64)
     key = write_key(ec.generate_private_key(ec.SECP384R1()), tmp_path / "p384.pub")
     refused(publisher, "is not a key of cosign's", read_signer(key))

@@ -63,8 +63,8 @@ def test_ours_is_asked_in_every_way_and_the_references_over_grpc():
 class Recorder:
     """A connection that takes a while, and tells which events were sent by which thread."""
 
-    def __init__(self, seconds: float = 0.001, fail_at: int | None = None) -> None:
-        self.seconds, self.fail_at = seconds, fail_at
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.fail_at = fail_at
         self.sent: list[tuple[int, int]] = []
         self.closed = 0
 
@@ -73,7 +73,7 @@ class Recorder:
         self.sent.append((threading.get_ident(), number))
         if self.fail_at is not None and len(self.sent) > self.fail_at:
             raise KitError("refused")
-        time.sleep(self.seconds)
+        time.sleep(0.001)
         return {}
 
     def close(self) -> None:
@@ -184,8 +184,8 @@ def test_a_fixed_answer_takes_the_place_of_the_network_with_its_tensors_and_inst
     assert fixed.config == ours.config
 
 
-def turn(rate: float, latency: float, preprocess: float = 0.001) -> Turn:
-    return Turn(np.full(10, latency), rate, preprocess, 0.002, 0.0005, 0.004)
+def turn(rate: float, latency: float) -> Turn:
+    return Turn(np.full(10, latency), rate, 0.001, 0.002, 0.0005, 0.004)
 
 
 @pytest.fixture
