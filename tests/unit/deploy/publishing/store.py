@@ -27,6 +27,7 @@ from numl_formats.published import File
 
 MODELS = ("one", "two")
 QUIET = Console("quiet")
+SERVERS = ("http://127.0.0.1:1",)
 
 
 class Body(io.BytesIO):
@@ -172,14 +173,7 @@ def rollback(service: Service, signing: Signing, to: str | None = None) -> Outco
 
 
 def prune(service: Service, signing: Signing) -> Outcome:
-    return bucket_place(service).prune(("http://127.0.0.1:1",), signing, QUIET, dry_run=False)
-
-
-def after_rollback(served: list[int], to: int | None) -> list[int] | None:
-    """Return what has served, the newest last, after a rollback; None: it is refused."""
-    if to is None:
-        return served[:-1] or None
-    return served[: served.index(to) + 1] if to in served else [*served, to]
+    return bucket_place(service).prune(SERVERS, signing, QUIET, dry_run=False)
 
 
 class KilledError(BaseException):

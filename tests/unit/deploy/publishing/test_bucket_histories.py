@@ -8,23 +8,24 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from deploy.host.errors import PublishError, SignatureError
+from deploy.publishing.bucket import BucketPlace
 from deploy.publishing.contents import files_of
 from deploy.publishing.place import Look, Signing
 from numl_formats.published import Published
-from numl_formats.statement import read_published
+from numl_formats.statement import NAME, read_published
+from tests.unit.deploy.publishing.history import History, after_rollback
 from tests.unit.deploy.publishing.store import (
+    SERVERS,
     KilledError,
     Service,
     after,
-    after_rollback,
     bucket_place,
     die,
     prune,
@@ -53,11 +54,6 @@ def models(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         small_models(patch, tmp_path_factory.mktemp("models"))
         yield
-
-
-def statement(service: Service) -> Published | None:
-    content = service.objects.get("prod/published.json")
-    return read_published(content) if content is not None else None
 
 
 def killed(service: Service, requests: int, act: Callable[[Service], object]) -> Service | None:
@@ -89,7 +85,7 @@ def test_a_model_that_is_damaged_is_not_taken_into_the_next_release():
     with pytest.raises(PublishError, match=f"{key} is missing or damaged") as raised:
         publish(service, "b", ("one",))
     assert raised.value.remedy == "publish two too (--models), or another release"
-    assert statement(service).serving == 1
+    assert read_published(service.objects["prod/published.json"]).serving == 1
     assert publish(service, "b").release == "2"
 
 
@@ -119,52 +115,44 @@ def test_what_a_killed_first_publish_of_a_model_left_is_pruned():
     assert not [key for key in left.objects if key.startswith("prod/two/")]
 
 
-class Histories(RuleBasedStateMachine):
-    """A bucket, and what should be in it: numbers of what served, and each release's content."""
+class Histories(History):
+    """A bucket, and what should be in it."""
 
-    signing, look = Signing(), Look(check=True)
+    servers = SERVERS
 
     @initialize(conditional=st.booleans(), tags=st.booleans(), marks=st.booleans())
     def start(self, conditional: bool, tags: bool, marks: bool) -> None:
         self.service = Service(conditional, tags, marks, objects=dict(PEOPLES))
-        self.served: list[int] = []
-        self.contents: dict[int, str] = {}
         self.damaged: set[str] = set()
-        self.last = 0
+
+    @property
+    def place(self) -> BucketPlace:
+        return bucket_place(self.service)
+
+    def file(self, name: str) -> bytes | None:
+        return self.service.objects.get(f"prod/{name}")
 
     def whole(self, number: int) -> bool:
-        published = statement(self.service)
-        release = published.release(number)
+        release = self.published().release(number)
         one = Published("", 0, release.created, None, (number,), number, (release,))
         return not self.damaged & files_of(one).keys()
 
     def has_published(self, content: str) -> None:
         """Take over what a publish has done: a new release, unless the same serves whole."""
-        published = statement(self.service)
-        if self.served and published.serving == self.served[-1]:
+        if self.served and self.published().serving == self.served[-1]:
             assert self.contents[self.served[-1]] == content
             return
-        assert published.serving > self.last
-        self.last = published.serving
-        self.served.append(self.last)
-        self.contents[self.last] = content
+        super().has_published(content)
         assert self.whole(self.last)
 
-    def run_publish(self, content: str, *, with_code: bool = False) -> None:
+    def run_publish(self, content: str, signing: Signing, *, with_code: bool = False) -> None:
         # Code is not signed.
-        code, key = with_code and self.signing.key is None, self.signing.key
-        publish(self.service, content, with_code=code, sign=key)
-
-    def acts(self, content: str, signing: Signing) -> dict[str, Callable[[], object]]:
-        return {
-            "publish": lambda: publish(self.service, content, sign=signing.key),
-            "rollback": lambda: rollback(self.service, signing),
-            "prune": lambda: prune(self.service, signing),
-        }
+        code = with_code and signing.key is None
+        publish(self.service, content, with_code=code, sign=signing.key)
 
     @rule(content=st.sampled_from(CONTENTS), with_code=st.booleans())
     def publish(self, content: str, with_code: bool) -> None:
-        self.run_publish(content, with_code=with_code)
+        self.run_publish(content, self.signing, with_code=with_code)
         self.has_published(content)
         assert self.whole(self.served[-1])
 
@@ -175,15 +163,15 @@ class Histories(RuleBasedStateMachine):
         served = after_rollback(self.served, to)
         if served is None or not self.whole(served[-1]):
             with pytest.raises(PublishError):
-                rollback(self.service, self.signing, str(to) if to is not None else None)
+                self.run_rollback(to, self.signing)
             return
-        rollback(self.service, self.signing, str(to) if to is not None else None)
+        self.run_rollback(to, self.signing)
         self.served = served
 
     @rule(content=st.sampled_from(CONTENTS), which=st.integers(0, 5))
     def lose_bytes(self, content: str, which: int) -> None:
         """A service confirms a file of a publish, and does not keep all of it."""
-        before, wrote = self.service.objects.get("prod/published.json"), itertools.count()
+        before, wrote = self.file(NAME), itertools.count()
 
         def spoil(key: str, content: bytes) -> bytes:
             lost = not key.endswith("/published.json") and next(wrote) == which
@@ -192,7 +180,7 @@ class Histories(RuleBasedStateMachine):
         self.service.spoil = spoil
         refused = ""
         try:
-            self.run_publish(content)
+            self.run_publish(content, self.signing)
         except PublishError as error:
             refused = error.cause
         finally:
@@ -202,21 +190,15 @@ class Histories(RuleBasedStateMachine):
             self.has_published(content)
         else:
             assert "does not hold what was sent to it" in refused
-            assert self.service.objects.get("prod/published.json") == before
+            assert self.file(NAME) == before
 
     @precondition(lambda self: self.served)
     @rule()
     def prune(self) -> None:
         before = set(self.service.objects)
-        removed = prune(self.service, self.signing).facts["removed"]
+        removed = self.run_prune(self.signing).facts["removed"]
         assert removed == len(before - self.service.objects.keys())
         self.has_pruned()
-
-    def has_pruned(self) -> None:
-        published = statement(self.service)
-        if len(published.releases) <= 2:
-            self.served = self.served[-2:]
-            self.contents = {number: self.contents[number] for number in self.served}
 
     @rule(
         content=st.sampled_from(CONTENTS),
@@ -225,22 +207,13 @@ class Histories(RuleBasedStateMachine):
         requests=st.integers(0, 80),
     )
     def kill(self, content: str, what: str, with_code: bool, requests: int) -> None:
-        before = self.service.objects.get("prod/published.json")
-        served = after_rollback(self.served, None)
-        acts = self.acts(content, self.signing)
-        acts["publish"] = lambda: self.run_publish(content, with_code=with_code)
+        before, acts = self.file(NAME), self.acts(content, self.signing)
+        acts["publish"] = lambda: self.run_publish(content, self.signing, with_code=with_code)
         self.service.step = after(requests, die)
         with suppress(KilledError, PublishError):
             acts[what]()
         self.service.step = lambda: None
-        if self.service.objects.get("prod/published.json") == before:
-            return
-        if what == "publish":
-            self.has_published(content)
-        elif what == "rollback":
-            self.served = served
-        else:
-            self.has_pruned()
+        self.has_done(what, content, before)
 
     # A service that knows no conditions is asked before each write: this may come in between.
     @precondition(lambda self: self.served and self.service.conditional and self.service.tags)
@@ -252,26 +225,26 @@ class Histories(RuleBasedStateMachine):
     )
     def two_publish(self, mine: str, theirs: str, with_code: bool, at: int) -> None:
         """Another publish comes in between, whole."""
-        before = self.service.objects["prod/published.json"]
-        theirs_left: list[Any] = []
+        before = self.file(NAME)
+        theirs_left: list[bytes | None] = []
 
         def other() -> None:
             self.service.step = lambda: None
-            if self.service.objects["prod/published.json"] != before:
+            if self.file(NAME) != before:
                 self.has_published(mine)  # all that is missing is its answer
-            self.run_publish(theirs, with_code=with_code)
+            self.run_publish(theirs, self.signing, with_code=with_code)
             self.has_published(theirs)
-            theirs_left.append(self.service.objects["prod/published.json"])
+            theirs_left.append(self.file(NAME))
 
         self.service.step = after(at, other)
         try:
-            self.run_publish(mine, with_code=with_code)
+            self.run_publish(mine, self.signing, with_code=with_code)
         except (PublishError, SignatureError) as error:
             refused = error.cause
         else:
             refused = ""
             # Also if the other one was there before ours had looked at anything.
-            if theirs_left != [self.service.objects["prod/published.json"]]:
+            if theirs_left != [self.file(NAME)]:
                 self.has_published(mine)
         finally:
             self.service.step = lambda: None
@@ -282,8 +255,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.served)
     @rule(data=st.data(), lose=st.booleans())
     def damage(self, data: st.DataObject, lose: bool) -> None:
-        published = statement(self.service)
-        key = data.draw(st.sampled_from(sorted(files_of(published))))
+        key = data.draw(st.sampled_from(sorted(files_of(self.published()))))
         if f"prod/{key}" not in self.service.objects:
             return
         if lose:
@@ -293,15 +265,10 @@ class Histories(RuleBasedStateMachine):
             self.service.objects[f"prod/{key}"] = b"!" * len(content)
         self.damaged.add(key)
 
+    @precondition(lambda self: self.served)
     @invariant()
     def what_serves_is_what_should(self) -> None:
-        published = statement(self.service)
-        if not self.served:
-            assert published is None
-            return
-        assert list(published.served) == self.served
-        assert {release.number for release in published.releases} == set(self.contents)
-        assert published.last == self.last
+        published = self.published()
         for key, file in files_of(published).items():
             content = self.service.objects.get(f"prod/{key}")
             if key not in self.damaged:
@@ -318,7 +285,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.served)
     @invariant()
     def a_check_finds_exactly_what_is_damaged(self) -> None:
-        listing = bucket_place(self.service).listing(self.look)
+        listing = self.listing()
         found = {int(entry.release) for entry in listing.entries if entry.damaged}
         assert found == {number for number in self.contents if not self.whole(number)}
         if found:

@@ -5,21 +5,18 @@ Each command runs in a process of its own, which may be killed at any change tha
 
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from deploy.host.console import Console
 from deploy.host.errors import PublishError
 from deploy.publishing.folder import FolderPlace
-from deploy.publishing.place import Look, Signing
-from numl_formats.published import Published
-from numl_formats.statement import read_published
-from tests.unit.deploy.publishing.store import after_rollback
+from deploy.publishing.place import Signing
+from numl_formats.statement import NAME
+from tests.unit.deploy.publishing.history import History, after_rollback
 from tests.unit.deploy.publishing.test_folder import killed_at, publish_files, small_files
 
 CONTENTS = ("a", "b", "c")
@@ -33,10 +30,8 @@ def files():
         yield
 
 
-class Histories(RuleBasedStateMachine):
-    """A folder, and what should be in it: numbers of what served, and each release's content."""
-
-    signing, look = Signing(), Look(check=True)
+class Histories(History):
+    """A folder, and what should be in it."""
 
     @initialize()
     def start(self) -> None:
@@ -45,58 +40,37 @@ class Histories(RuleBasedStateMachine):
         for name in PEOPLES:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root / name).write_text("mine")
-        self.served: list[int] = []
-        self.contents: dict[int, str] = {}
         self.damaged: set[int] = set()
-        self.last = 0
 
     def teardown(self) -> None:
         if hasattr(self, "scratch"):
             shutil.rmtree(self.scratch)
 
+    @property
+    def place(self) -> FolderPlace:
+        return FolderPlace(self.root)
+
+    def file(self, name: str) -> bytes | None:
+        path = self.root / name
+        return path.read_bytes() if path.exists() else None
+
     def run_publish(self, content: str, signing: Signing) -> None:
         publish_files(self.scratch / "dist", self.root, content, sign=signing.key)
 
-    def run_rollback(self, to: int | None, signing: Signing) -> None:
-        number = str(to) if to is not None else None
-        FolderPlace(self.root).rollback(number, signing, dry_run=False)
-
-    def run_prune(self, signing: Signing) -> None:
-        FolderPlace(self.root).prune((), signing, Console("quiet"), dry_run=False)
-
-    def acts(self, content: str, signing: Signing) -> dict[str, Callable[[], object]]:
-        return {
-            "publish": lambda: self.run_publish(content, signing),
-            "rollback": lambda: self.run_rollback(None, signing),
-            "prune": lambda: self.run_prune(signing),
-        }
-
-    def published(self) -> Published | None:
-        path = self.root / "published.json"
-        return read_published(path.read_bytes()) if path.exists() else None
-
-    def after_publish(self, content: str) -> None:
+    def has_published(self, content: str) -> None:
         """What a publish does: it goes back to one that is there, or brings a new one."""
         there = [n for n, each in self.contents.items() if each == content]
         whole = [number for number in there if number not in self.damaged]
         if whole:
             again = max(whole)
             self.served = [*(number for number in self.served if number != again), again]
-            return
-        published = self.published()
-        assert published.serving > self.last
-        self.last = published.serving
-        self.served.append(self.last)
-        self.contents[self.last] = content
-
-    def after_prune(self) -> None:
-        self.served = self.served[-2:]
-        self.contents = {number: self.contents[number] for number in self.served}
+        else:
+            super().has_published(content)
 
     @rule(content=st.sampled_from(CONTENTS))
     def publish(self, content: str) -> None:
         self.run_publish(content, self.signing)
-        self.after_publish(content)
+        self.has_published(content)
         self.linked()
 
     @precondition(lambda self: self.served)
@@ -123,7 +97,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def prune(self) -> None:
         self.run_prune(self.signing)
-        self.after_prune()
+        self.has_pruned()
         ours = {path.parent.name for path in self.root.glob("[0-9]*/.numlkit")}
         assert ours == {str(number) for number in self.contents}
 
@@ -133,20 +107,11 @@ class Histories(RuleBasedStateMachine):
         step=st.integers(0, 25),
     )
     def kill(self, what: str, content: str, step: int) -> None:
-        before = self.published()
-        target = after_rollback(self.served, None)
+        before, target = self.file(NAME), after_rollback(self.served, None)
         if what == "rollback" and (target is None or target[-1] in self.damaged):
             return
         killed_at(step, self.root, self.acts(content, self.signing)[what])
-        after = self.published()
-        if after == before:
-            return
-        if what == "publish":
-            self.after_publish(content)
-        elif what == "rollback":
-            self.served = target or []
-        else:
-            self.after_prune()
+        self.has_done(what, content, before)
 
     @precondition(lambda self: self.served)
     @rule(data=st.data(), lose=st.booleans())
@@ -170,20 +135,13 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def what_serves_is_what_should(self) -> None:
-        published = self.published()
-        if not self.served:
-            assert published is None
-            return
-        assert list(published.served) == self.served
-        assert {release.number for release in published.releases} == set(self.contents)
         for number, content in self.contents.items():
             if number not in self.damaged:
                 assert (self.root / str(number) / "numl.sif").read_text() == content
 
     @invariant()
     def a_check_finds_exactly_what_is_damaged(self) -> None:
-        listing = FolderPlace(self.root).listing(self.look)
-        found = {int(entry.release) for entry in listing.entries if entry.damaged}
+        found = {int(entry.release) for entry in self.listing().entries if entry.damaged}
         assert found == self.damaged & set(self.contents)
 
     @invariant()

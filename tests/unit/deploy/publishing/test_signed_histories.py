@@ -9,24 +9,24 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from deploy.host.errors import DeploymentError, SignatureError
-from deploy.publishing.folder import FolderPlace
-from deploy.publishing.place import Listing, Look, Signing
+from deploy.publishing.place import Look, Signing
 from numl_formats.statement import NAME, read_published, statement
 from numl_formats.trust import signature_path
 from tests.unit.deploy.publishing import test_bucket_histories as buckets
 from tests.unit.deploy.publishing import test_folder_histories as folders
+from tests.unit.deploy.publishing.history import History
 from tests.unit.deploy.publishing.signing import pair, public, sign_bytes, without_cosign
-from tests.unit.deploy.publishing.store import bucket_place, small_models
+from tests.unit.deploy.publishing.store import small_models
 from tests.unit.deploy.publishing.test_folder import small_files
 
 
@@ -46,15 +46,12 @@ ATTACKS = (
 )
 
 
-class Signed(RuleBasedStateMachine):
+class Signed(History):
     """What is signed in a history.
 
     Attributes:
         said: The owner's statements, the newest last.
     """
-
-    served: list[int]
-    acts: Callable[[str, Signing], dict[str, Callable[[], object]]]
 
     @initialize()
     def take_keys(self) -> None:
@@ -69,16 +66,8 @@ class Signed(RuleBasedStateMachine):
         if hasattr(self, "host"):
             shutil.rmtree(self.host)
 
-    def file(self, name: str) -> bytes | None:
-        """Return the content of a file there."""
-        raise NotImplementedError
-
     def put(self, name: str, content: bytes | None) -> None:
         """Write a file there; None: remove it."""
-        raise NotImplementedError
-
-    def listing(self) -> Listing:
-        """Return what somebody who verifies reads."""
         raise NotImplementedError
 
     def say(self, content: bytes, key: Path | None) -> None:
@@ -156,31 +145,18 @@ class Signed(RuleBasedStateMachine):
 
 
 class SignedBucket(Signed, buckets.Histories):
-    def file(self, name: str) -> bytes | None:
-        return self.service.objects.get(f"prod/{name}")
-
     def put(self, name: str, content: bytes | None) -> None:
         self.service.objects.pop(f"prod/{name}", None)
         if content is not None:
             self.service.objects[f"prod/{name}"] = content
 
-    def listing(self) -> Listing:
-        return bucket_place(self.service).listing(self.look)
-
 
 class SignedFolder(Signed, folders.Histories):
-    def file(self, name: str) -> bytes | None:
-        path = self.root / name
-        return path.read_bytes() if path.exists() else None
-
     def put(self, name: str, content: bytes | None) -> None:
         path = self.root / name
         path.unlink(missing_ok=True)
         if content is not None:
             path.write_bytes(content)
-
-    def listing(self) -> Listing:
-        return FolderPlace(self.root).listing(self.look)
 
 
 @pytest.fixture
