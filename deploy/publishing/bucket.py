@@ -175,19 +175,13 @@ class BucketPlace(Place):
 
     def _look(self) -> Contents:
         # Before they are listed: what it names was written before it.
-        stored = self._store.read(NAME)
+        content = self._store.read(NAME)
         objects = self._store.objects()
         signed = any(key.startswith(f"{SIGNATURES}/") for key in objects)
         signature = None
-        if stored is not None and signed:
-            signature = self._store.read(signature_path(stored.content))
-        stated = Stated(
-            str(self._place),
-            stored.content if stored is not None else None,
-            signature.content if signature is not None else None,
-            signed,
-        )
-        return Contents(stored, stated, objects)
+        if content is not None and signed:
+            signature = self._store.read(signature_path(content))
+        return Contents(Stated(str(self._place), content, signature, signed), objects)
 
     def _damaged(
         self, models: Mapping[str, Model], state: Contents, read: dict[str, bool] | None
@@ -357,26 +351,25 @@ class BucketPlace(Place):
             self._state_anew(state, change, new)
 
     def _refuse_changed(self, state: Contents) -> None:
-        now = self._store.read(NAME)
-        if (now.content if now else None) != state.stated.content:
+        if self._store.read(NAME) != state.stated.content:
             raise PublishError(f"{self._place}: {_BUSY}", _AGAIN)
 
     def _write_configs(self, release: Release, names: Sequence[str]) -> None:
         for name in names:
             model = release.models[name]
-            stored = self._store.read(f"{name}/{model.version}/{CONFIG}")
-            if stored is None or sha256(stored.content).hexdigest() != model.code[CONFIG].sha256:
-                key = self._store.name(f"{name}/{model.version}/{CONFIG}")
-                raise PublishError(f"{key} is missing or damaged", "publish --with-code again")
-            self._store.write(f"{name}/{CONFIG}", stored.content)
+            key = f"{name}/{model.version}/{CONFIG}"
+            content = self._store.read(key)
+            if content is None or sha256(content).hexdigest() != model.code[CONFIG].sha256:
+                cause = f"{self._store.name(key)} is missing or damaged"
+                raise PublishError(cause, "publish --with-code again")
+            self._store.write(f"{name}/{CONFIG}", content)
 
     def _state_anew(self, state: Contents, change: Change, new: Published) -> None:
         def replaced(content: bytes) -> None:
             try:
-                self._store.replace(NAME, content, state.stored)
+                self._store.replace(NAME, content, state.stated.content)
             except TakenError:
-                there = self._store.read(NAME)
-                if there is not None and there.content == content:
+                if self._store.read(NAME) == content:
                     return  # ourselves: the first response was lost
                 # The configurations are ours, and the release that serves is another's.
                 with suppress(PublishError):

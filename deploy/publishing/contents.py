@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from deploy.publishing.s3 import Listed, Stored
+from deploy.publishing.s3 import Listed
 from deploy.publishing.signed import Stated
 from numl_formats.published import File, Model, Published, versions
 from numl_formats.repository import CODE, CONFIG, DATA_FILES
@@ -22,12 +22,10 @@ class Contents:
     """What is there.
 
     Attributes:
-        stored: ``published.json`` as it is; None: nothing was published yet.
-        stated: The same, with its signature.
+        stated: ``published.json`` as it is, with its signature.
         objects: Every object, by key.
     """
 
-    stored: Stored | None
     stated: Stated
     objects: Mapping[str, Listed]
 
@@ -76,8 +74,8 @@ class Contents:
         The latter's is there if a command that was killed had the same to say in the same second.
         """
         needed = {signature_path(statement(kept))}
-        if self.stored is not None:
-            needed.add(signature_path(self.stored.content))
+        if self.stated.content is not None:
+            needed.add(signature_path(self.stated.content))
         return [key for key in self.objects if _SIGNATURE.fullmatch(key) and key not in needed]
 
     def left_alone(self, published: Published) -> list[str]:

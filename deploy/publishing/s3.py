@@ -64,18 +64,6 @@ class TakenError(PublishError):
 
 
 @dataclass(frozen=True)
-class Stored:
-    """An object that was read.
-
-    Attributes:
-        tag: Its ETag, for a conditional write; None: the service gives none.
-    """
-
-    content: bytes
-    tag: str | None
-
-
-@dataclass(frozen=True)
 class Listed:
     """An object as the service lists it.
 
@@ -120,15 +108,20 @@ class Store:
                 ),
             )
 
-    def read(self, key: str) -> Stored | None:
+    def read(self, key: str) -> bytes | None:
+        """Return what an object holds; None if it does not exist."""
+        return self._read(key)[0]
+
+    def _read(self, key: str) -> tuple[bytes | None, str | None]:
+        """Return what an object holds, and its ETag if the service gives one."""
         with self._errors("read", key):
             answer = self._if_there(self.client.get_object, key)
             if answer is None:
-                return None
+                return None, None
             content = answer["Body"].read(_LARGEST)
             if len(content) < _LARGEST:
                 answer["Body"].read(1)  # at its end botocore looks whether all has come
-            return Stored(content, answer.get("ETag"))
+            return content, answer.get("ETag")
 
     def _if_there(self, ask: Callable[..., Any], key: str) -> Any:
         """Return the service's answer about an object; None if it does not exist."""
@@ -146,23 +139,22 @@ class Store:
         with self._errors("write", key):
             mark = {_MARK: hashlib.sha256(content).hexdigest()}
             self.client.put_object(**self._named(key), Body=content, Metadata=mark)
-        there = self.read(key)
-        if there is None or there.content != content:
+        if self.read(key) != content:
             raise self._differs(key)
 
-    def replace(self, key: str, content: bytes, before: Stored | None) -> None:
+    def replace(self, key: str, content: bytes, before: bytes | None) -> None:
         """Write a small object if it is still ``before``; None: if it does not exist.
 
         Raises:
             TakenError: If it is not.
         """
-        there = self.read(key)
-        if (there.content if there else None) != (before.content if before else None):
+        there, tag = self._read(key)
+        if there != before:
             raise TakenError(f"{self.name(key)} was changed by someone else")
         # Checked again by the service, where it can: it alone sees concurrent writes.
         condition = {"IfNoneMatch": "*"}
         if there is not None:
-            condition = {"IfMatch": there.tag} if there.tag is not None else {}
+            condition = {"IfMatch": tag} if tag is not None else {}
         with self._errors("write", key):
             self._put(condition, **self._named(key), Body=content)
 
@@ -229,7 +221,7 @@ class Store:
 
     def objects(self) -> dict[str, Listed]:
         found: dict[str, Listed] = {}
-        prefix = f"{self._place.prefix}/" if self._place.prefix else ""
+        prefix = self._place.key("")
         with self._errors("list"):
             pages = self.client.get_paginator("list_objects_v2")
             for page in pages.paginate(Bucket=self._place.bucket, Prefix=prefix):
@@ -251,8 +243,7 @@ class Store:
         return f"{self._place}/{key}"
 
     def _named(self, key: str) -> dict[str, str]:
-        prefix = self._place.prefix
-        return {"Bucket": self._place.bucket, "Key": f"{prefix}/{key}" if prefix else key}
+        return {"Bucket": self._place.bucket, "Key": self._place.key(key)}
 
     @contextmanager
     def _errors(self, doing: str, key: str | None = None) -> Iterator[None]:

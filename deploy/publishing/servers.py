@@ -30,7 +30,7 @@ def read_goldens(store: Store, release: Release) -> dict[str, GoldenEvent]:
                 stored = store.read(f"{name}/{model.version}/{file}")
                 if stored is None:
                     raise PublishError(f"{name}, version {model.version}: {file} is missing")
-                Path(scratch, file).write_bytes(stored.content)
+                Path(scratch, file).write_bytes(stored)
             found[name] = read_golden(Path(scratch, GOLDEN_FILE))
     return found
 
