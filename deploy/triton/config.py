@@ -19,6 +19,7 @@ from deploy.deployment.limits import Limits
 from deploy.host.errors import RepositoryError
 from deploy.host.files import write_atomically
 from numl_formats.card import ModelCard
+from numl_formats.config import of_card
 from numl_formats.limits import LONGEST_WAIT, MAX_HITS, MOST_WAITING
 from numl_formats.repository import CONFIG
 
@@ -242,18 +243,5 @@ def _bound(config: ModelConfig, settings: LaunchSettings) -> None:
 
 def _fit(config: ModelConfig, card: ModelCard) -> None:
     """Give ``config`` the tensors and class names of ``card``."""
-    types = model_config_pb2.DataType
     del config.input[:], config.output[:]
-    for name, tensor in card.signature.inputs.items():
-        data_type = types.Value(f"TYPE_{tensor.datatype}")
-        config.input.add(name=name, data_type=data_type, dims=tensor.dims, optional=tensor.optional)
-    for name, tensor in card.signature.outputs.items():
-        data_type = types.Value(f"TYPE_{tensor.datatype}")
-        config.output.add(name=name, data_type=data_type, dims=tensor.dims)
-    for head in card.heads:
-        if head.classes:
-            config.parameters[f"{head.name}_classes"].string_value = ",".join(head.classes)
-    # Clients note by this what has labelled their events.
-    config.parameters[WEIGHTS_DIGEST].string_value = card.weights.sha256
-    if card.demo:
-        config.parameters["weights"].string_value = "demo weights"
+    text_format.Merge(of_card(card), config)

@@ -6,6 +6,7 @@ weights. In protobuf's text format, two texts one after the other are one messag
 
 from __future__ import annotations
 
+from numl_formats.card import ModelCard
 from numl_formats.cardfile import card_of
 from numl_formats.contract import Tensor
 from numl_formats.errors import FormatError
@@ -25,17 +26,22 @@ def render_config(name: str, version: int, card: bytes, template: str) -> str:
         said = card_of(card)
     except FormatError as error:
         raise FormatError(f"model.json of {name}: {error}") from None
+    versions = f"version_policy {{ specific {{ versions: {version} }} }}"
+    return "\n".join([f"name: {_quoted(name)}", versions, of_card(said), template])
+
+
+def of_card(card: ModelCard) -> str:
+    """Return what a card says of a configuration: tensors, names of classes, the weights."""
     blocks = [
-        f"name: {_quoted(name)}",
-        f"version_policy {{ specific {{ versions: {version} }} }}",
-        *(_tensor("input", tensor) for tensor in said.schema.tensors),
-        *(_tensor("output", tensor) for tensor in said.outputs),
-        *(_parameter(f"{h.name}_classes", ",".join(h.classes)) for h in said.heads if h.classes),
+        *(_tensor("input", tensor) for tensor in card.schema.tensors),
+        *(_tensor("output", tensor) for tensor in card.outputs),
+        *(_parameter(f"{h.name}_classes", ",".join(h.classes)) for h in card.heads if h.classes),
+        # Clients note by this what has labelled their events.
+        _parameter("weights_sha256", card.weights.sha256),
     ]
-    blocks.append(_parameter("weights_sha256", said.weights.sha256))
-    if said.demo:
+    if card.demo:
         blocks.append(_parameter("weights", "demo weights"))
-    return "\n".join([*blocks, template])
+    return "\n".join(blocks)
 
 
 def _tensor(kind: str, tensor: Tensor) -> str:

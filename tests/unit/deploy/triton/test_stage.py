@@ -45,7 +45,6 @@ CARD = replace(
     ),
     clustering=Clustering("x_i", "ox", 0.5, 5, None, None, 0),
     weights=replace(TRACKED_CARD.weights, sha256="0123abcd"),
-    demo=False,
 )
 TRACKED = """
 name: "nugraph3"
@@ -85,6 +84,7 @@ parameters { key: "event_classes" value { string_value: "cc,nc,other" } }
 parameters { key: "max_hits" value { string_value: "25000" } }
 parameters { key: "semantic_classes" value { string_value: "track,shower" } }
 parameters { key: "threads" value { string_value: "1" } }
+parameters { key: "weights" value { string_value: "demo weights" } }
 parameters { key: "weights_sha256" value { string_value: "0123abcd" } }
 """
 
