@@ -49,15 +49,7 @@ def audit(
     if signer is not None:
         problems += _unsigned(releases, at, signer)
     entries = tuple(
-        Entry(
-            release=tag,
-            created="",
-            revision="",
-            what=each.digest,
-            bytes=size_of(each),
-            serving=False,
-            damaged=tag in damaged,
-        )
+        Entry(release=tag, what=each.digest, bytes=size_of(each), damaged=tag in damaged)
         for tag, each in releases.items()
     )
     unknown = [

@@ -98,7 +98,7 @@ class Outcome:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """A release that is there.
 
@@ -108,11 +108,11 @@ class Entry:
     """
 
     release: str
-    created: str
-    revision: str
+    created: str = ""
+    revision: str = ""
     what: str
     bytes: int
-    serving: bool
+    serving: bool = False
     damaged: bool = False
 
 

@@ -185,7 +185,6 @@ class RegistryPlace(Place):
         entry = Entry(
             release=self.at.tag,
             created=created,
-            revision="",
             what=f"{manifest.digest}, {signed}",
             bytes=size_of(manifest),
             serving=True,

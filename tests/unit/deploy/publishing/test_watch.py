@@ -10,7 +10,7 @@ from deploy.publishing import watch
 from deploy.publishing.place import Entry, Listing
 from deploy.publishing.watch import PlaceWatch
 
-ENTRY = Entry("1", "", "", "", 1, serving=True)
+ENTRY = Entry(release="1", what="", bytes=1, serving=True)
 RIGHT, DAMAGED = Listing((ENTRY,)), Listing((ENTRY,), ("release 1 is damaged",))
 STALE = OSError(errno.ESTALE, os.strerror(errno.ESTALE), "/place/1")
 AWAY, REPLAYED = PublishError("no route"), SignatureError("an old one")
