@@ -109,13 +109,11 @@ class Registry:
         answer = self._read(name)
         if answer is None:
             raise PublishError(f"{self._at.name} has no {name}")
-        self._write(tag, answer.headers["Content-Type"], self._document(answer))
+        kind = {"Content-Type": answer.headers["Content-Type"]}
+        self._ask("PUT", f"/manifests/{tag}", kind, self._document(answer))
 
     def _read(self, name: str) -> requests.Response | None:
         return self._ask("GET", f"/manifests/{name}", {"Accept": ", ".join(_MANIFESTS)})
-
-    def _write(self, tag: str, kind: str, content: bytes) -> None:
-        self._ask("PUT", f"/manifests/{tag}", {"Content-Type": kind}, content)
 
     def _document(self, answer: requests.Response) -> bytes:
         """Return what an answer holds, as far as that is no more than a document may have."""

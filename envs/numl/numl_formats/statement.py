@@ -67,7 +67,7 @@ def _published_2(said: dict[str, Any]) -> Published:
         expires=time_of(expires, "expires") if expires is not None else None,
         served=tuple(_whole(each, "served") for each in _list(said["served"], "served")),
         last=_whole(said["last"], "last"),
-        releases=tuple(_release(each, 2) for each in _list(said["releases"], "releases")),
+        releases=tuple(read_release(each) for each in _list(said["releases"], "releases")),
     )
     if found.served[-1:] != (_whole(said["serving"], "serving"),):
         raise FormatError(f"release {said['serving']} serves, but {list(found.served)} served")
@@ -76,7 +76,7 @@ def _published_2(said: dict[str, Any]) -> Published:
 
 def _published_1(said: dict[str, Any]) -> Published:
     _only(said, ("format", "serving", "last", "releases"), "the statement")
-    releases = tuple(_release(each, 1) for each in _list(said["releases"], "releases"))
+    releases = tuple(read_release(each, 1) for each in _list(said["releases"], "releases"))
     serving = _whole(said["serving"], "serving")
     found = Published(
         line="",
@@ -107,16 +107,15 @@ def _consistent(published: Published) -> Published:
     return published
 
 
-def read_release(said: Any) -> Release:
+def read_release(said: Any, written: int = 2) -> Release:
     """Return what `release_as_json` returned, which was stored as JSON.
+
+    Args:
+        written: The format of the statement that it is of.
 
     Raises:
         FormatError: It is something else.
     """
-    return _release(said, 2)
-
-
-def _release(said: Any, written: int) -> Release:
     brings = {"models", "image"} & _keys(said, "a release")
     _only(said, {"number", "created", "revision"} | brings, "a release")
     number = _whole(said["number"], "number of a release")
