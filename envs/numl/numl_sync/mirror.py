@@ -131,12 +131,17 @@ class Mirror:
 
         A digest is computed once in a process, and again if the file was changed since.
         """
-        place = self.repository / name / str(model.version)
-        if _names(place) != {*model.files, CODE, NO_BYTECODE}:
+        if not self._templates.have(name):
             return False
-        if not self._templates.have(name) or _content(place / CODE) != self._templates.code(name):
-            return False
-        if any(_size(place / path) != file.bytes for path, file in model.files.items()):
+        place, code = self.repository / name / str(model.version), self._templates.code(name)
+        fits = False
+        with suppress(OSError):
+            fits = (
+                {path.name for path in place.iterdir()} == {*model.files, CODE, NO_BYTECODE}
+                and (place / CODE).read_bytes() == code
+                and all((place / p).stat().st_size == f.bytes for p, f in model.files.items())
+            )
+        if not fits:
             return False
         for path, file in model.files.items():
             # Nobody can set this time, unlike that of its content.
@@ -286,27 +291,6 @@ def _digest(path: Path) -> tuple[Any, int]:
             digest.update(chunk)
             size += len(chunk)
     return digest, size
-
-
-def _names(folder: Path) -> set[str]:
-    try:
-        return {path.name for path in folder.iterdir()}
-    except OSError:
-        return set()
-
-
-def _content(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return None
-
-
-def _size(path: Path) -> int | None:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return None
 
 
 def _folders(folder: Path) -> Iterable[Path]:
