@@ -14,13 +14,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from numl_formats.errors import StatementError
 from numl_formats.published import Release
 from numl_formats.trust import refuse_expired
+from numl_sync.bucket import Bucket
 from numl_sync.errors import BucketError, ReleaseError
-from numl_sync.mirror import Mirror, Reader, State
+from numl_sync.mirror import Mirror, State
+from numl_sync.server import Server
 from numl_sync.status import Status
 from numl_sync.templates import Templates
 from numl_sync.trust import Trust
@@ -34,16 +35,6 @@ RETRY_S = 1800.0
 PAUSE_S = 0.5
 """How often (s) the server is asked whether it has loaded a release."""
 _STATEMENT = "statement"
-
-
-class Answers(Protocol):
-    """What is asked of the server."""
-
-    def is_ready(self, model: str, version: int) -> bool | None:
-        """Return whether a version of a model answers; None if the server does not."""
-
-    def config(self, model: str) -> bytes | None:
-        """Return the configuration that a model was loaded with; None if unknown."""
 
 
 class Agent:
@@ -60,9 +51,9 @@ class Agent:
 
     def __init__(
         self,
-        bucket: Reader,
+        bucket: Bucket,
         mirror: Mirror,
-        server: Answers,
+        server: Server,
         *,
         trust: Trust,
         templates: Templates,

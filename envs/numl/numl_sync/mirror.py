@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from numl_formats.errors import FormatError
 from numl_formats.published import File, Model, Release
@@ -28,22 +28,9 @@ from numl_sync.templates import Templates
 from numl_sync.trust import Accepted, read_accepted
 
 Read = Callable[[str, int, int], Iterator[bytes]]
-"""As `Reader.read`."""
+"""As `Bucket.read`."""
 
 _CHUNK = 1 << 20
-
-
-class Reader(Protocol):
-    """What is asked of a bucket."""
-
-    def published(self, etag: str | None) -> tuple[str, bytes] | None:
-        """Return ``published.json`` and its ETag; None: it is the one with ``etag``."""
-
-    def signature(self, path: str) -> bytes | None:
-        """Return a signature; None if it is not there."""
-
-    def read(self, path: str, start: int, size: int) -> Iterator[bytes]:
-        """Yield a file from byte ``start`` on; its whole size must be ``size`` bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
@@ -23,14 +22,8 @@ from numl_formats.errors import FormatError
 from numl_formats.published import Published
 from numl_formats.statement import as_time, read_published, time_of
 from numl_formats.trust import Seen, Verify, check, signature_path
+from numl_sync.bucket import Bucket
 from numl_sync.errors import UsageError
-
-
-class Signatures(Protocol):
-    """What is asked of a bucket."""
-
-    def signature(self, path: str) -> bytes | None:
-        """Return a signature; None if it is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,7 @@ class Trust:
     least: int = 0
 
     def accept(
-        self, bucket: Signatures, content: bytes, before: Accepted | None, now: datetime
+        self, bucket: Bucket, content: bytes, before: Accepted | None, now: datetime
     ) -> tuple[Published, Accepted]:
         """Return a statement that may be served from, and what to remember of it.
 
