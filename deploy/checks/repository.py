@@ -29,7 +29,7 @@ def model_findings(
         try:
             folder = find_model(repository, model)
             _check_config(folder)
-            _check_code(folder / VERSION / CODE)
+            parse_code(folder / VERSION / CODE)
             files = weights.get(model, folder / VERSION)
             if model in weights and not files.exists():
                 continue  # not imported yet
@@ -66,9 +66,10 @@ def _check_config(folder: Path) -> None:
         raise RepositoryError(cause, 'backend: "python"')
 
 
-def _check_code(path: Path) -> None:
+def parse_code(path: Path) -> ast.Module:
+    """Parse a model's code; RepositoryError if it is not Python."""
     try:
-        ast.parse(path.read_bytes(), filename=str(path))
+        return ast.parse(path.read_bytes(), filename=str(path))
     except OSError as error:
         raise RepositoryError(f"{path}: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:

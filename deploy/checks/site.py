@@ -11,17 +11,12 @@ from os.path import normpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deploy.deployment.deployment import MODEL_PATTERN, Deployment, find_site_models
+from deploy.checks.repository import parse_code
+from deploy.deployment.deployment import Deployment, check_model_name, find_site_models
 from deploy.engines.resolved import Resolved
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.given import check_usable
-from deploy.host.errors import (
-    DeploymentError,
-    EnvironmentSetupError,
-    KitError,
-    ModelError,
-    RepositoryError,
-)
+from deploy.host.errors import EnvironmentSetupError, KitError, ModelError, RepositoryError
 from deploy.host.finding import Finding, ok, wrong
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.host.programs import run
@@ -82,9 +77,7 @@ def check_repository(repository: Path, models: Iterable[str]) -> Iterator[Findin
             if model not in there:
                 cause = f"no model {model!r} in {repository}"
                 raise RepositoryError(cause, f"one of: {', '.join(there)}")
-            if not MODEL_PATTERN.fullmatch(model):
-                remedy = "use letters, digits, '_' and '-'"
-                raise DeploymentError(f"{model!r} is not a model name", remedy)
+            check_model_name(model)
             found = list(_check(repository, model))
         except KitError as error:
             # The finding names the model already.
@@ -334,12 +327,9 @@ def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
         beside = (Path(name.removeprefix(f"{version}/")).parts[0] for name in model.files)
         own = {name.partition(".")[0] for name in beside}
         try:
-            tree = ast.parse(path.read_bytes(), filename=str(path))
-        except OSError as error:
-            yield f"{path}: {error.strerror}"
-            continue
-        except (SyntaxError, ValueError) as error:
-            yield f"{path}: not Python: {error}"
+            tree = parse_code(path)
+        except RepositoryError as error:
+            yield error.cause
             continue
         if not {"TritonPythonModel", "*"} & set(_defined(tree)):
             yield f"{path} has no class TritonPythonModel"

@@ -320,6 +320,11 @@ def _add_site_models(values: dict[str, Any]) -> None:
     values.setdefault("models", (*DEFAULT_MODELS, *(m for m in there if m not in DEFAULT_MODELS)))
 
 
+def check_model_name(name: str) -> None:
+    if not MODEL_PATTERN.fullmatch(name):
+        raise DeploymentError(f"{name!r} is not a model name", "use letters, digits, '_' and '-'")
+
+
 def find_site_models(repository: Path) -> tuple[str, ...]:
     """Return the names of the models in a site's repository: folders with a ``config.pbtxt``.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from deploy.deployment.deployment import MODEL_PATTERN
+from deploy.deployment.deployment import check_model_name
 from deploy.environment.environment import Environment, plan_environment
 from deploy.environment.sources import find_source
 from deploy.host.console import Say
@@ -134,8 +134,7 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
         KitError: It cannot be, or the model fails; nothing is left behind then.
     """
     target = repository / name
-    if not MODEL_PATTERN.fullmatch(name):
-        raise DeploymentError(f"{name!r} is not a model name", "use letters, digits, '_' and '-'")
+    check_model_name(name)
     if target.exists():
         raise RepositoryError(f"{target} is there already", "choose another name")
     is_onnx = origin.file.suffix == ONNX

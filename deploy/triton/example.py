@@ -5,7 +5,7 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from deploy.deployment.deployment import MODEL_PATTERN, find_site_models
+from deploy.deployment.deployment import check_model_name, find_site_models
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.files import built_folder
 from deploy.triton.site import with_callees
@@ -22,8 +22,7 @@ def copy_example(gallery: Path, entry: str, repository: Path, name: str) -> tupl
     if entry not in find_site_models(gallery):
         there = ", ".join(find_site_models(gallery))
         raise DeploymentError(f"the gallery has no {entry!r}", f"--like with one of: {there}")
-    if not MODEL_PATTERN.fullmatch(name):
-        raise DeploymentError(f"{name!r} is not a model name", "use letters, digits, '_' and '-'")
+    check_model_name(name)
     names = {entry: name}
     for called in with_callees(gallery, [entry])[1:]:
         names[called] = f"{name}_{called.removeprefix(f'{entry}_')}"
