@@ -4,12 +4,17 @@ The real ones are in tests/integration/test_sync.py.
 """
 
 import hashlib
+import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 from numl_sync.agent import Agent
 from numl_sync.errors import BucketError, ReleaseError
 from numl_sync.mirror import Mirror
@@ -243,6 +248,36 @@ class Stage:
         for version in versions:
             if version.name in self.wrong:
                 raise ReleaseError(f"{version.name} does not give its golden answer here: no")
+
+
+class KilledError(BaseException):
+    """The end of the process, at a place that a test chooses."""
+
+
+@contextmanager
+def killed_at(step: int) -> Iterator[None]:
+    """End the agent instead of its change number ``step`` to the disk."""
+    left = step
+
+    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*words: Any, **more: Any) -> Any:
+            nonlocal left
+            if left == 0:
+                raise KilledError
+            left -= 1
+            return change(*words, **more)
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("rename", "replace", "unlink", "mkdir", "write_text", "write_bytes", "touch"):
+            patch.setattr(Path, name, counted(getattr(Path, name)))
+        for owner, name in (
+            *((shutil, "copyfile"), (shutil, "rmtree"), (os, "utime")),
+            (PlayedBucket, "read"),  # each file that is downloaded
+        ):
+            patch.setattr(owner, name, counted(getattr(owner, name)))
+        yield
 
 
 def expected(version: int, *names: str) -> dict[str, bytes]:

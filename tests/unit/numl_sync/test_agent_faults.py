@@ -3,13 +3,12 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from numl_sync.agent import REPEAT_S
-from played import POLL_S, Stage, config, expected, files
+from played import POLL_S, KilledError, Stage, config, expected, files, killed_at
 
 
 def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving):
@@ -157,33 +156,6 @@ def test_a_full_disk_is_said_and_tried_again(serving, monkeypatch):
     assert serving.tree() == expected(1)
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(2)
-
-
-class KilledError(BaseException):
-    """The end of the process, at a place that a test chooses."""
-
-
-@contextmanager
-def killed_at(step: int) -> Iterator[list[str]]:
-    """End the agent instead of its change number ``step`` to the disk; yield the changes."""
-    done: list[str] = []
-
-    def counted(name: str, change: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*words: Any, **more: Any) -> Any:
-            if len(done) == step:
-                raise KilledError
-            done.append(name)
-            return change(*words, **more)
-
-        return run
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("rename", "replace", "unlink", "mkdir", "write_text", "write_bytes", "touch"):
-            patch.setattr(Path, name, counted(name, getattr(Path, name)))
-        for name in ("copyfile", "rmtree"):
-            patch.setattr(shutil, name, counted(name, getattr(shutil, name)))
-        patch.setattr(os, "utime", counted("utime", os.utime))
-        yield done
 
 
 def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path):

@@ -7,19 +7,28 @@ import itertools
 import json
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import played
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from numl_sync.mirror import Mirror
-from played import CODE, KEY, MODELS, POLL_S, TEMPLATE, Stage, config, expected, files, sign
+from played import (
+    CODE,
+    KEY,
+    MODELS,
+    POLL_S,
+    TEMPLATE,
+    KilledError,
+    Stage,
+    config,
+    expected,
+    files,
+    killed_at,
+    sign,
+)
 
 from numl_formats.published import Published, pruned, renewed
 from numl_formats.statement import statement
@@ -28,44 +37,6 @@ from numl_formats.trust import signature_path
 SETTLED_S = 10 * POLL_S
 SETTINGS = "instance_group { count: 3 }\n"
 WEIGHTS = "weights.safetensors"
-STEPS = ("_fetch", "assemble", "place", "configure", "prune", "_move_away", "_write")
-
-
-class KilledError(BaseException):
-    """The process ends here."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def killable():
-    """Have every step of a mirror be one at which the agent may be killed."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in STEPS:
-            patch.setattr(Mirror, name, _stepping(getattr(Mirror, name)))
-        yield
-
-
-class Steps:
-    """Counts what an agent does, and ends it."""
-
-    left: int | None = None
-
-    @classmethod
-    def take(cls) -> None:
-        if cls.left is not None:
-            cls.left -= 1
-            if cls.left < 0:
-                cls.left = None
-                raise KilledError
-
-
-def _stepping(method: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*arguments: Any, **named: Any) -> Any:
-        Steps.take()
-        result = method(*arguments, **named)
-        Steps.take()
-        return result
-
-    return run
 
 
 class Histories(RuleBasedStateMachine):
@@ -85,7 +56,6 @@ class Histories(RuleBasedStateMachine):
         self.sequence, self.serving = 0, 0
 
     def teardown(self) -> None:
-        Steps.left = None
         if hasattr(self, "stage"):
             self.stage.agent._mirror._lock.close()
             shutil.rmtree(self.scratch)
@@ -185,12 +155,12 @@ class Histories(RuleBasedStateMachine):
         self.stage.start()
         self.run()
 
-    @rule(steps=st.integers(0, 40))
-    def kill(self, steps: int) -> None:
-        Steps.left = steps
-        with suppress(KilledError):
+    @rule(step=st.integers(0, 60), is_new=st.booleans())
+    def kill(self, step: int, is_new: bool) -> None:
+        if is_new:  # else there is seldom a change to be killed at
+            self.publish("good")
+        with killed_at(step), suppress(KilledError):
             self.stage.run(SETTLED_S)
-        Steps.left = None
         self.never_anything_else()
         self.restart()
 
