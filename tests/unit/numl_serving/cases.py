@@ -19,8 +19,9 @@ from numl_serving.graph import build_graph
 from numl_serving.native import NativeModel
 from numl_serving.networks import build_network, collate
 from numpy.typing import NDArray
-from oracle import KINDS, UVY, card_of, random_event, random_weights
+from oracle import KINDS, UVY, card_of, random_weights
 from oracle25 import Layout, Model25, server
+from small_models import random_event
 
 from numl_formats.card import ModelCard
 from numl_formats.contract import Schema
@@ -55,7 +56,7 @@ class Scattered:
     def event(self, schema: Schema) -> Event:
         """Make the event."""
         return random_event(
-            np.random.default_rng(self.seed),
+            self.seed,
             self.hits,
             schema=schema,
             planes=[plane for plane in range(len(schema.planes)) if plane != self.without],
@@ -121,7 +122,7 @@ class Case(NamedTuple):
 
     def event(self, seed: int, hits: int, **more: Any) -> Event:
         """Make a scattered event for it."""
-        return random_event(np.random.default_rng(seed), hits, schema=self.card.schema, **more)
+        return random_event(seed, hits, schema=self.card.schema, **more)
 
 
 CASES24 = [

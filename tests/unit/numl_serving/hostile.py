@@ -18,11 +18,9 @@ from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numl_serving.shapes import weight_shapes
-from numpy.typing import NDArray
-from small_models import NUGRAPH3
+from small_models import NUGRAPH3, make_event
 
 from numl_formats.card import Head
-from numl_formats.contract import UVY
 
 HITS = 100_000
 SPACEPOINTS = 300_000
@@ -45,25 +43,20 @@ CARD = replace(
 
 
 def event(
-    hits: int, spacepoints: int = 0, *, plane: Any = 0, wire: Any = 0, time: Any = 0, **ids: Any
+    hits: int,
+    spacepoints: int = 0,
+    *,
+    plane: Any = 0,
+    wire: Any = 0,
+    time: Any = 0,
+    hit_id: Any = None,
+    named: Any = -1,
 ) -> Event:
     """Make an event; what is one number is the same in all rows."""
-    columns: dict[str, Any] = {
-        "hit_table_hit_id": ids.get("hit_id", np.arange(hits)),
-        "hit_table_local_plane": plane,
-        "hit_table_local_wire": wire,
-        "hit_table_local_time": time,
-        "hit_table_integral": 100,
-        "hit_table_rms": 4,
-        "spacepoint_table_spacepoint_id": np.arange(spacepoints),
-        **{f"spacepoint_table_hit_id_{p}": ids.get("named", -1) for p in UVY.planes},
-    }
-    rows = {"hit_table": hits, "spacepoint_table": spacepoints}
-    tensors: dict[str, NDArray[Any]] = {}
-    for tensor in UVY.tensors:
-        count = rows[tensor.name.partition("_table_")[0] + "_table"]
-        tensors[tensor.name] = np.array(np.broadcast_to(columns[tensor.name], count), tensor.dtype)
-    return Event.from_tensors(tensors)
+    ids = np.arange(hits) if hit_id is None else hit_id
+    *places, ids = (np.broadcast_to(each, hits) for each in (plane, wire, time, ids))
+    triplets = np.repeat(np.broadcast_to(named, spacepoints), 3)
+    return make_event(*places, hit_id=ids, triplets=triplets)
 
 
 def _in_pairs(hits: int) -> Event:

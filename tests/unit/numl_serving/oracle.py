@@ -11,8 +11,6 @@ from numl_serving.shapes import weight_shapes
 from numpy.typing import NDArray
 
 from numl_formats.card import Head, ModelCard, NetworkSpec, PlaneNormalisation, Source, WeightsFile
-from numl_formats.contract import UVY as EXISTING_CLIENTS
-from numl_formats.contract import Schema
 
 KINDS = ("24.7.1", "per-plane", "nugraph2")
 """The generations of NuGraph3 before 25.4, and NuGraph2."""
@@ -106,49 +104,3 @@ def random_weights(card: ModelCard, seed: int) -> dict[str, NDArray[np.float32]]
 def answer(reference: Reference24, event: Event) -> dict[str, NDArray[Any]]:
     """Run a reference on one event; returns arrays by output name."""
     return reference.network(reference.preprocess(event.tensors()), gradients=False)
-
-
-def random_event(
-    rng: np.random.Generator,
-    hits: int,
-    *,
-    schema: Schema = EXISTING_CLIENTS,
-    planes: Sequence[int] | None = None,
-    positions: bool = False,
-    duplicates: bool = False,
-) -> Event:
-    """Make an event of scattered hits, two in five of them joined by spacepoints.
-
-    Hits are in all planes or these. With ``duplicates`` hit ids repeat, so that spacepoints have
-    several edges in a plane; positions are left out where the schema has none.
-    """
-    count = len(schema.planes)
-    plane = rng.choice(np.array(range(count) if planes is None else planes, np.int32), hits)
-    ids = np.arange(hits, dtype=np.int32)
-    rng.shuffle(ids)
-    if duplicates:
-        # Not in several planes: nugraph's generations see them differently there.
-        ids = ids // 3 * count + plane
-    spacepoints = 2 * hits // 5
-    columns: dict[str, NDArray[Any]] = {
-        "hit_table_hit_id": ids,
-        "hit_table_local_plane": plane,
-        "hit_table_local_time": rng.uniform(0, 6400, hits).astype(np.float32),
-        "hit_table_local_wire": rng.integers(0, 3456, hits, dtype=np.int32),
-        "hit_table_integral": rng.lognormal(4.5, 1, hits).astype(np.float32),
-        "hit_table_rms": rng.uniform(2, 12, hits).astype(np.float32),
-        "spacepoint_table_spacepoint_id": np.arange(spacepoints, dtype=np.int32),
-    }
-    for number, name in enumerate(schema.planes):
-        own = ids[plane == number]
-        named = rng.choice(own, spacepoints) if len(own) else np.full(spacepoints, -1)
-        missing = rng.random(spacepoints) < 0.2
-        columns[f"spacepoint_table_hit_id_{name}"] = np.where(missing, -1, named).astype(np.int32)
-    for tensor in schema.tensors:
-        if tensor.name in columns or (tensor.optional and not positions):
-            continue
-        if tensor.optional:
-            columns[tensor.name] = rng.uniform(-1, 1, spacepoints).astype(np.float32)
-        else:
-            columns[tensor.name] = rng.integers(0, 2, hits).astype(tensor.dtype)
-    return Event.from_tensors(columns, schema)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_models import NUGRAPH3, random_event, write_model
+from small_models import random_event, write_model
 
 from numl_formats.golden import GoldenEvent, write_golden
 
@@ -97,7 +97,7 @@ def triton():
 
 @pytest.fixture
 def repository(tmp_path):
-    event = random_event(NUGRAPH3.schema, HITS, 0)
+    event = random_event(0, HITS)
     for model in ("nugraph2", "nugraph3"):
         version = write_model(tmp_path / model / "1")
         (tmp_path / model / "config.pbtxt").touch()

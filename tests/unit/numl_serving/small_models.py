@@ -1,6 +1,7 @@
-"""Small models with random weights, and their directories: nothing of nugraph is needed."""
+"""Small models with random weights, their directories, and events: nothing of nugraph is needed."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from safetensors.numpy import save
 
 from numl_formats.card import Clustering, Head, ModelCard, NetworkSpec, Source, WeightsFile
 from numl_formats.cardfile import dump_card
-from numl_formats.contract import Schema
+from numl_formats.contract import UVY, Schema
 
 NUGRAPH3 = ModelCard(
     network=NetworkSpec(
@@ -82,31 +83,71 @@ def write_model(
     return folder
 
 
-def random_event(
-    schema: Schema, hits: int, spacepoints: int | None = None, *, seed: int = 0, first_id: int = 0
+def make_event(
+    local_plane: Any, local_wire: Any, local_time: Any, *, hit_id: Any = None, triplets: Any = ()
 ) -> Event:
-    """Make an event of scattered hits; a spacepoint names a hit of each plane that has some."""
-    rng = np.random.default_rng(seed)
-    count = hits if spacepoints is None else spacepoints
-    plane = rng.integers(0, len(schema.planes), hits)
-    columns: dict[str, Any] = {
-        "hit_table_hit_id": first_id + rng.permutation(hits),
-        "hit_table_local_plane": plane,
-        "hit_table_local_wire": rng.integers(0, 3456, hits),
-        "spacepoint_table_spacepoint_id": np.arange(count),
+    """Make an event from hit coordinates and the (u, v, y) hit ids of its spacepoints.
+
+    Charge and width follow from the row number.
+    """
+    rows = np.arange(len(local_plane))
+    ids = np.array(triplets, np.int32).reshape(-1, 3)
+    tensors = {
+        "hit_table_hit_id": np.array(rows if hit_id is None else hit_id, np.int32),
+        "hit_table_local_plane": np.array(local_plane, np.int32),
+        "hit_table_local_time": np.array(local_time, np.float32),
+        "hit_table_local_wire": np.array(local_wire, np.int32),
+        "hit_table_integral": (50 + rows % 97).astype(np.float32),
+        "hit_table_rms": (2 + rows % 5).astype(np.float32),
+        "spacepoint_table_spacepoint_id": np.arange(len(ids), dtype=np.int32),
     }
-    for index, name in enumerate(schema.planes):
-        ids = columns["hit_table_hit_id"][plane == index]
-        named = rng.choice(ids, count) if len(ids) else np.full(count, -1)
-        columns[f"spacepoint_table_hit_id_{name}"] = named
+    for axis, plane in enumerate("uvy"):
+        tensors[f"spacepoint_table_hit_id_{plane}"] = np.ascontiguousarray(ids[:, axis])
+    return Event.from_tensors(tensors)
+
+
+def random_event(
+    random: np.random.Generator | int,
+    hits: int,
+    *,
+    schema: Schema = UVY,
+    planes: Sequence[int] | None = None,
+    positions: bool = False,
+    duplicates: bool = False,
+) -> Event:
+    """Make an event of scattered hits, two in five of them joined by spacepoints.
+
+    ``random`` may be a seed. Hits are in all planes or these. With ``duplicates`` hit ids repeat,
+    so that spacepoints have several edges in a plane; positions are left out where the schema has
+    none.
+    """
+    rng, count = np.random.default_rng(random), len(schema.planes)
+    plane = rng.choice(np.array(range(count) if planes is None else planes, np.int32), hits)
+    ids = np.arange(hits, dtype=np.int32)
+    rng.shuffle(ids)
+    if duplicates:
+        # Not in several planes: nugraph's generations see them differently there.
+        ids = ids // 3 * count + plane
+    spacepoints = 2 * hits // 5
+    columns: dict[str, NDArray[Any]] = {
+        "hit_table_hit_id": ids,
+        "hit_table_local_plane": plane,
+        "hit_table_local_time": rng.uniform(0, 6400, hits).astype(np.float32),
+        "hit_table_local_wire": rng.integers(0, 3456, hits, dtype=np.int32),
+        "hit_table_integral": rng.lognormal(4.5, 1, hits).astype(np.float32),
+        "hit_table_rms": rng.uniform(2, 12, hits).astype(np.float32),
+        "spacepoint_table_spacepoint_id": np.arange(spacepoints, dtype=np.int32),
+    }
+    for number, name in enumerate(schema.planes):
+        own = ids[plane == number]
+        named = rng.choice(own, spacepoints) if len(own) else np.full(spacepoints, -1)
+        missing = rng.random(spacepoints) < 0.2
+        columns[f"spacepoint_table_hit_id_{name}"] = np.where(missing, -1, named).astype(np.int32)
     for tensor in schema.tensors:
-        if tensor.name.startswith("hit_table_") and tensor.name not in columns:
-            columns[tensor.name] = rng.uniform(0, 100, hits)
-    return Event.from_tensors(
-        {
-            tensor.name: np.ascontiguousarray(columns[tensor.name], tensor.dtype)
-            for tensor in schema.tensors
-            if not tensor.optional
-        },
-        schema,
-    )
+        if tensor.name in columns or (tensor.optional and not positions):
+            continue
+        if tensor.optional:
+            columns[tensor.name] = rng.uniform(-1, 1, spacepoints).astype(np.float32)
+        else:
+            columns[tensor.name] = rng.integers(0, 2, hits).astype(tensor.dtype)
+    return Event.from_tensors(columns, schema)

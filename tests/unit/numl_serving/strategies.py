@@ -5,31 +5,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from numl_serving.event import Event
+from small_models import make_event
 
 HUGE_TIME = 1e30
-
-
-def make_event(
-    local_plane: Any, local_wire: Any, local_time: Any, *, hit_id: Any = None, triplets: Any = ()
-) -> Event:
-    """Make an event from hit coordinates and the (u, v, y) hit ids of its spacepoints.
-
-    Charge and width follow from the row number.
-    """
-    rows = np.arange(len(local_plane))
-    ids = np.array(triplets, np.int32).reshape(-1, 3)
-    tensors = {
-        "hit_table_hit_id": np.array(rows if hit_id is None else hit_id, np.int32),
-        "hit_table_local_plane": np.array(local_plane, np.int32),
-        "hit_table_local_time": np.array(local_time, np.float32),
-        "hit_table_local_wire": np.array(local_wire, np.int32),
-        "hit_table_integral": (50 + rows % 97).astype(np.float32),
-        "hit_table_rms": (2 + rows % 5).astype(np.float32),
-        "spacepoint_table_spacepoint_id": np.arange(len(ids), dtype=np.int32),
-    }
-    for axis, plane in enumerate("uvy"):
-        tensors[f"spacepoint_table_hit_id_{plane}"] = np.ascontiguousarray(ids[:, axis])
-    return Event.from_tensors(tensors)
 
 
 def _scattered(rng: np.random.Generator, hits: int) -> tuple[Any, Any]:

@@ -24,7 +24,7 @@ POSITIONS = [tensor.name for tensor in WITH_POSITIONS.tensors if tensor.optional
 
 def valid_tensors() -> Tensors:
     """Writable tensors of a good event."""
-    event = random_event(UVY, 12, 5)
+    event = random_event(0, 13)
     return {name: array.copy() for name, array in event.tensors().items()}
 
 
@@ -117,7 +117,7 @@ def put(value: float, *rows: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
 
 def shorter(name: str) -> tuple[str, Any, str]:
     hits = name.startswith("hit_table")
-    first, rows = ("hit_table.hit_id", 12) if hits else ("spacepoint_table.spacepoint_id", 5)
+    first, rows = ("hit_table.hit_id", 13) if hits else ("spacepoint_table.spacepoint_id", 5)
     said = f"{column(name)} has {rows - 1} rows but {first} has {rows}: all columns of a table must"
     return name, lambda array: array[:-1], said
 
@@ -131,7 +131,7 @@ REFUSED: list[tuple[str, Any, str]] = [
         for t in UVY.tensors
     ),
     ("hit_table_rms", list, "hit_table.rms is a list: expected a numpy array"),
-    ("hit_table_rms", np.atleast_2d, "hit_table.rms has shape [1, 12]: expected one dimension"),
+    ("hit_table_rms", np.atleast_2d, "hit_table.rms has shape [1, 13]: expected one dimension"),
     *(shorter(name) for name in (*NAMES, POSITIONS[0]) if not name.endswith("_id")),
     *(
         (name, put(value, 7, 9), f"{column(name)} is {value} in row 7: values must be finite")
@@ -154,7 +154,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "change", "said"), REFUSED, ids=[said for *_, said in REFUSED])
 def test_what_is_wrong_is_told_in_a_short_line_that_names_it(name, change, said):
     tensors = with_positions(valid_tensors())
-    found = tensors.pop(name, np.zeros(12, np.float32))
+    found = tensors.pop(name, np.zeros(13, np.float32))
     if change is not None:
         tensors[name] = change(found)
     with pytest.raises(EventError) as caught:

@@ -13,11 +13,12 @@ from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
 from numpy.typing import NDArray
-from oracle import card_of, random_event
+from oracle import card_of
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import QhullError
-from strategies import events, make_event
+from small_models import make_event, random_event
+from strategies import events
 
 from numl_formats.card import EXTENSION_FEATURES
 
@@ -146,7 +147,7 @@ def test_graph_equals_the_one_that_pynuml_and_pyg_build(event, pynuml_graph):
 
 @pytest.mark.parametrize("hits", [189, 1300, 5000])
 def test_graph_of_a_large_event_equals_the_one_that_pynuml_and_pyg_build(hits, pynuml_graph):
-    event = random_event(np.random.default_rng(hits), hits)
+    event = random_event(hits, hits)
     assert_same_graph(event, build_graph(event, CARD), pynuml_graph(event))
 
 
@@ -271,9 +272,8 @@ def test_an_event_without_positions_has_zeros_and_one_with_them_passes_them_on()
 
 @pytest.mark.parametrize("hits", [0, 1, 2, 3, 16, 17, 400])
 def test_the_feature_extension_is_that_of_the_two_nearest_hits(hits):
-    rng = np.random.default_rng(hits)
     card = replace(CARD, hit_features=EXTENSION_FEATURES)
-    event = random_event(rng, hits)
+    event = random_event(hits, hits)
     graph = build_graph(event, card)
     wire, time = event.hit("local_wire")[graph.rows], event.hit("local_time")[graph.rows]
     place = np.stack((wire, time), 1).astype(np.float32) * np.float32(card.position_scale)

@@ -11,7 +11,7 @@ from numl_serving import judging
 from numl_serving.health import main
 from numl_serving.judging import UnhealthyError, check_repository
 from played_triton import GOLDEN, HITS, Triton
-from small_models import NUGRAPH3, random_event
+from small_models import random_event
 
 from numl_formats.golden import GoldenEvent, write_golden
 from numl_formats.inference import TritonHttp
@@ -160,10 +160,7 @@ def test_of_two_versions_the_one_that_answers_is_compared(triton, repository, ca
         shutil.copytree(repository / model / "1", repository / model / "2")
         write_golden(
             repository / model / "2" / "golden.npz",
-            GoldenEvent(
-                random_event(NUGRAPH3.schema, HITS, 0).tensors(),
-                {"x_filter_u": np.ones(HITS, np.float32)},
-            ),
+            GoldenEvent(random_event(0, HITS).tensors(), {"x_filter_u": np.ones(HITS, np.float32)}),
         )
     triton.versions = ["1"]
     assert ask(triton, repository) == 0

@@ -22,10 +22,10 @@ from numl_serving.shapes import weight_shapes
 from numl_serving.torch_runtime import TorchEngine
 from numl_serving.weights import read_weights
 from numpy.typing import NDArray
-from oracle import KINDS, card_of, random_event, random_weights
+from oracle import KINDS, card_of, random_weights
 from oracle25 import simulated
 from sklearn.cluster import DBSCAN
-from small_models import CARDS, NUGRAPH2, NUGRAPH3
+from small_models import CARDS, NUGRAPH2, NUGRAPH3, random_event
 from small_models import random_weights as small_weights
 
 from numl_formats.card import Embedding, Head
@@ -48,7 +48,7 @@ def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(
     for eps, rule, hits in product(np.geomspace(1e-3, 10, 5), rules, (0, 1, 40, 1500)):
         rule = replace(rule, eps=eps, min_samples=3)
         card = replace(model.card, clustering=rule)
-        event = random_event(np.random.default_rng(hits), hits, schema=card.schema)
+        event = random_event(hits, hits, schema=card.schema)
         answered = NativeModel(card, model.weights).infer(event)
         filters, semantic, coordinates, labels = (
             in_the_order_of_the_request(answered, event, output)
@@ -233,7 +233,7 @@ def test_heads_on_an_embedding_are_for_all_planes():
 def test_an_event_is_answered_the_same_where_no_file_can_be_opened():
     card = CARDS["nugraph3"]
     native = NativeModel(card, small_weights(card))
-    columns = random_event(np.random.default_rng(0), 300, schema=card.schema).tensors()
+    columns = random_event(0, 300, schema=card.schema).tensors()
     # Hits at few positions, where QHull is asked, which writes messages.
     for name in ("hit_table_local_wire", "hit_table_local_time"):
         columns[name] = np.mod(columns[name], 8).astype(np.int32).astype(columns[name].dtype)
@@ -276,7 +276,7 @@ def test_threads_get_the_answers_that_one_gets(networks):
 def test_an_event_that_is_refused_does_not_spoil_the_next():
     card = card_of("24.7.1")
     native = NativeModel(card, random_weights(card, 0))
-    event = random_event(np.random.default_rng(0), 200, schema=card.schema)
+    event = random_event(0, 200, schema=card.schema)
     before = native.infer(event)
     columns = event.tensors()
     same = {n: np.full_like(a, 7) for n, a in columns.items() if "hit_id" in n}

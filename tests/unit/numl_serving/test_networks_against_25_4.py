@@ -5,7 +5,6 @@ In PyTorch in double precision; in the native library with the clusters.
 
 from itertools import tee
 
-import numpy as np
 import pytest
 import torch
 from cases import (
@@ -22,8 +21,8 @@ from hypothesis import given, settings
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
-from oracle import random_event
 from oracle25 import Model25, simulated
+from small_models import random_event
 
 from numl_formats.cardfile import read_card
 
@@ -59,7 +58,7 @@ def test_answers_of_trained_weights_equal_those_of_nugraph(kind, models25, hits)
 @pytest.mark.parametrize("kind", KINDS25)
 def test_answers_to_a_large_event_equal_those_of_nugraph(kind, models25):
     model = models25.trained(kind)
-    event = random_event(np.random.default_rng(5), 5000, schema=model.layout.schema)
+    event = random_event(5, 5000, schema=model.layout.schema)
     ours = Network(model.card, model.exact, torch.float64).answer([event])
     assert differences(without_clusters(model.answer(event)), ours, 1e-9) == []
 
@@ -94,7 +93,7 @@ def test_torch_and_native_library_are_as_near_trained_nugraph_as_its_own_single_
 @pytest.mark.parametrize("hits", [0, 1, 2, 7, 60])
 def test_the_native_library_takes_every_layout(layout, models25, hits):
     model = models25.random(layout)
-    event = random_event(np.random.default_rng(hits), hits, schema=layout.schema)
+    event = random_event(hits, hits, schema=layout.schema)
     # NuGraph2 of 25.4 is given raw features in each iteration: with random weights nugraph's own
     # answers in single precision are off by 3e-4.
     tolerance = 1e-4 if layout.kind == "nugraph3" else 1e-3

@@ -9,7 +9,8 @@ from numl_serving.graph import build_graph
 from numl_serving.networks.batch import Edges, collate
 from numl_serving.networks.layers import class_sum, segment_sum, softmax_aggregate
 from numl_serving.transfer import Transfer
-from oracle import card_of, random_event
+from oracle import card_of
+from small_models import random_event
 from torch_geometric.nn import SoftmaxAggregation
 
 

@@ -101,7 +101,7 @@ def test_a_head_with_a_row_is_configured_expected_and_answered(tmp_path, monkeyp
         assert {name: found.get(name) for name in MOMENTUM_OUTPUTS} == MOMENTUM_OUTPUTS
 
     runtime = Runtime.load(folder)
-    event = random_event(runtime.card.schema, 90)
+    event = random_event(0, 90, schema=runtime.card.schema)
     answer = runtime.infer(event)
     for number, plane in enumerate(UVY):
         momentum = answer[f"x_momentum_{plane}"]
@@ -123,7 +123,7 @@ def test_a_hit_feature_is_a_name_which_requests_then_carry(tmp_path):
         assert configured(folder)[kind]["hit_table_goodness"] == [-1]
 
     runtime = Runtime.load(folder)
-    event = random_event(runtime.card.schema, 90)
+    event = random_event(0, 90, schema=runtime.card.schema)
     columns = event.tensors()
     columns["hit_table_goodness"] = columns["hit_table_goodness"] + np.float32(500)
     changed = Event.from_tensors(columns, event.schema)

@@ -11,11 +11,10 @@ from numl_serving import torch_runtime
 from numl_serving.batches import Limits
 from numl_serving.errors import DeviceLostError, EventError, ModelFilesError
 from numl_serving.torch_runtime import TorchEngine, gpu_of
-from small_models import NUGRAPH3, random_event, random_weights
-from strategies import make_event
+from small_models import NUGRAPH3, make_event, random_event, random_weights
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be"
-EVENTS = [random_event(NUGRAPH3.schema, hits, seed=hits) for hits in (10, 20, 30, 40)]
+EVENTS = [random_event(hits, hits) for hits in (10, 20, 30, 40)]
 
 
 class Network(torch.nn.Module):

@@ -11,6 +11,8 @@ from numl_serving.errors import EventError, ModelFilesError, one_line
 from small_models import NUGRAPH3, random_event, write_model
 from triton_models import INPUTS
 
+from numl_formats.golden import GoldenEvent, write_golden
+
 
 def test_initialize_loads_the_version_directory_and_warms_up(start, runtime, tmp_path):
     start()
@@ -39,19 +41,16 @@ def test_arrays_are_guarded_unless_the_server_refuses_impossible_shapes(
 
 def test_a_golden_event_is_read_for_the_warm_up(tmp_path):
     write_model(tmp_path)
-    event = random_event(NUGRAPH3.schema, 2)
+    event = random_event(0, 2)
     assert configuration.warm_up_event(tmp_path, NUGRAPH3).num_hits == 0
-    np.savez(
-        tmp_path / "golden.npz",
-        **{f"input/{name}": array for name, array in event.tensors().items()},
-        **{"output/x_filter_u": np.zeros(1)},
-    )
+    golden = GoldenEvent(event.tensors(), {"x_filter_u": np.zeros(1)})
+    write_golden(tmp_path / "golden.npz", golden)
     assert configuration.warm_up_event(tmp_path, NUGRAPH3).num_hits == 2
 
 
 def test_a_golden_event_of_another_model_is_named(tmp_path):
     write_model(tmp_path)
-    np.savez(tmp_path / "golden.npz", **{"input/a": np.zeros(1), "output/b": np.zeros(1)})
+    write_golden(tmp_path / "golden.npz", GoldenEvent({"a": np.zeros(1)}, {"b": np.zeros(1)}))
     with pytest.raises(
         ModelFilesError, match=r"golden\.npz has no event of this model: tensor .+ is"
     ):

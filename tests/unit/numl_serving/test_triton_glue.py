@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fake_triton import FakeRuntime, Request
 from numl_serving import triton
-from small_models import NUGRAPH3, random_event
+from small_models import random_event
 from triton_models import GPU
 
 MODES = [
@@ -37,7 +37,7 @@ def test_a_start_is_told_phase_by_phase(start):
 
 
 def request(first_id=1, hits=3, *, outputs=("x_filter_u", "x_semantic_u"), damage=None, **options):
-    tensors = random_event(NUGRAPH3.schema, hits).tensors()
+    tensors = random_event(0, hits).tensors()
     tensors["hit_table_hit_id"] = np.arange(first_id, first_id + hits, dtype=np.int32)
     if damage is not None:
         tensors["hit_table_rms"] = tensors["hit_table_rms"].copy()
@@ -386,7 +386,7 @@ def test_an_event_that_is_larger_than_the_limit_is_refused_before_its_content_is
     start, hits, spacepoints, refused
 ):
     model = start(max_hits="20")
-    tensors = random_event(NUGRAPH3.schema, 3).tensors()
+    tensors = random_event(0, 3).tensors()
     for name, column in tensors.items():
         rows = hits if name.startswith("hit_table") else spacepoints
         tensors[name] = np.full(rows, 0, column.dtype)
