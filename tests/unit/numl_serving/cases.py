@@ -1,7 +1,7 @@
 """The models and the events for which answers are compared with nugraph's own."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -203,33 +203,31 @@ LAYOUTS = [
 """4, 5, 7, 8 and 9 hit features; two, three and four planes."""
 
 
-@dataclass
-class Models25:
-    """nugraph 25.4's models, each made when a test first asks for it."""
+@cache
+def random25(layout: Layout) -> Model25:
+    """Return a model with random weights."""
+    rng = np.random.default_rng(3)
+    events = [random_event(rng, 250, schema=layout.schema) for _ in range(2)]
+    return server().make(layout, events, gain=2.3, seed=0)
 
-    made: dict[Any, Model25] = field(default_factory=dict)
 
-    def random(self, layout: Layout) -> Model25:
-        """Return a model with random weights."""
-        if layout not in self.made:
-            rng = np.random.default_rng(3)
-            events = [random_event(rng, 250, schema=layout.schema) for _ in range(2)]
-            self.made[layout] = server().make(layout, events, gain=2.3, seed=0)
-        return self.made[layout]
+@cache
+def trained25(kind: str) -> Model25:
+    """Return a model that nugraph has trained for a few steps."""
+    events = [simulate_event(5, number, (100, 200)) for number in range(1, 10)]
+    return server().train(Layout(kind), events, TRAINING_STEPS, seed=1)
 
-    def trained(self, kind: str) -> Model25:
-        """Return a model that nugraph has trained for a few steps."""
-        if kind not in self.made:
-            events = [simulate_event(5, number, (100, 200)) for number in range(1, 10)]
-            self.made[kind] = server().train(Layout(kind), events, TRAINING_STEPS, seed=1)
-        return self.made[kind]
 
-    def packaged(self, kind: str) -> Model25:
-        """Return the model of the repository."""
-        key = ("packaged", kind)
-        if key not in self.made:
-            self.made[key] = server().load(MODELS / kind / "1")
-        return self.made[key]
+@cache
+def exact_network(model: Model25) -> Network:
+    """Return our network in PyTorch, in double precision, with a model's weights."""
+    return Network(model.card, model.exact, torch.float64)
+
+
+@cache
+def packaged25(kind: str) -> Model25:
+    """Return the model of the repository."""
+    return server().load(MODELS / kind / "1")
 
 
 def without_clusters(answer: Answer) -> dict[str, NDArray[Any]]:

@@ -5,7 +5,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 
 HERE = Path(__file__).resolve().parent
@@ -28,11 +27,3 @@ settings.load_profile("numl_serving")
 
 from played_triton import repository, triton  # noqa: E402, F401  # fixtures
 from triton_models import runtime, start  # noqa: E402, F401  # fixtures
-
-
-@pytest.fixture(scope="session")
-def models25():
-    """Return nugraph 25.4's models, which all modules share."""
-    from cases import Models25
-
-    return Models25()

@@ -4,12 +4,12 @@ import resource
 import threading
 import time
 from dataclasses import replace
-from itertools import product
+from itertools import product, tee
 from typing import Any
 
 import numpy as np
 import pytest
-from cases import LAYOUTS, MODELS, Answer, Case, exact_and_rounded, simulate_event
+from cases import LAYOUTS, MODELS, Answer, Case, exact_and_rounded, random25, simulate_event
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +39,8 @@ def in_the_order_of_the_request(answered: Answer, event: Event, output: str) -> 
     return joined
 
 
-def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request(models25):
-    model = models25.random(LAYOUTS[0])
+def test_instances_are_the_clusters_of_scikit_learn_in_the_order_of_the_request():
+    model = random25(LAYOUTS[0])
     rule = model.card.clustering
     assert rule is not None
     found = 0
@@ -161,13 +161,14 @@ def test_fewer_biases_than_weights_are_refused_by_the_library_itself(kind, monke
 def test_every_level_of_instructions_gives_the_same_answer_but_for_rounding(kind):
     case = Case(kind)
     weights = random_weights(case.card, 0)
-    for level in (1, 3, 4):
-        model = NativeModel(case.card, weights, level=level)
-        assert model.level <= level
-        for hits in (0, 1, 37, 400):
-            event = case.event(hits, hits)
-            exact, rounded = exact_and_rounded(case, 0, event)
-            assert_as_near_as_nugraph(exact, rounded, model.infer(event), RANDOM)
+    levels = (1, 3, 4)
+    models = [NativeModel(case.card, weights, level=level) for level in levels]
+    assert all(model.level <= level for model, level in zip(models, levels, strict=True))
+    for hits in (0, 1, 37, 400):
+        event = case.event(hits, hits)
+        exact, rounded = exact_and_rounded(case, 0, event)
+        for model, answers in zip(models, tee(rounded, len(models)), strict=True):
+            assert_as_near_as_nugraph(exact, answers, model.infer(event), RANDOM)
 
 
 @pytest.mark.parametrize("level", [3, 4])

@@ -6,14 +6,17 @@ In PyTorch in double precision; in the native library with the clusters.
 from itertools import tee
 
 import pytest
-import torch
 from cases import (
     KINDS25,
     LAYOUTS,
     MODELS,
     SCATTERED,
     Network,
+    exact_network,
+    packaged25,
+    random25,
     simulate_event,
+    trained25,
     without_clusters,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
@@ -33,8 +36,7 @@ def assert_equal_answers(model: Model25, event: Event, factor: float) -> None:
     """Check PyTorch in float64, and the native library by nugraph's own error in float32."""
     answer, rounded = model.exact_and_rounded(event)
     exact = without_clusters(answer)
-    network = Network(model.card, model.exact, torch.float64)
-    assert differences(exact, network.answer([event]), 1e-9) == []
+    assert differences(exact, exact_network(model).answer([event]), 1e-9) == []
     actual = without_clusters(model.native.infer(event))
     assert actual.keys() == exact.keys()
     assert_as_near_as_nugraph(exact, rounded, actual, factor)
@@ -43,42 +45,40 @@ def assert_equal_answers(model: Model25, event: Event, factor: float) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @EVENTS
 @given(scattered=SCATTERED)
-def test_answers_equal_those_of_nugraph(layout, models25, scattered):
-    assert_equal_answers(models25.random(layout), scattered.event(layout.schema), RANDOM)
+def test_answers_equal_those_of_nugraph(layout, scattered):
+    assert_equal_answers(random25(layout), scattered.event(layout.schema), RANDOM)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300)])
-def test_answers_of_trained_weights_equal_those_of_nugraph(kind, models25, hits):
-    model = models25.trained(kind)
+def test_answers_of_trained_weights_equal_those_of_nugraph(kind, hits):
+    model = trained25(kind)
     event = simulated(simulate_event(8, 1, hits), model.layout.schema)
     assert_equal_answers(model, event, factor=1)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_answers_to_a_large_event_equal_those_of_nugraph(kind, models25):
-    model = models25.trained(kind)
+def test_answers_to_a_large_event_equal_those_of_nugraph(kind):
+    model = trained25(kind)
     event = random_event(5, 5000, schema=model.layout.schema)
-    ours = Network(model.card, model.exact, torch.float64).answer([event])
+    ours = exact_network(model).answer([event])
     assert differences(without_clusters(model.answer(event)), ours, 1e-9) == []
 
 
 @pytest.mark.parametrize("kind", KINDS25)
 @pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
-def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, models25, hits):
+def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, hits):
     folder = MODELS / kind / "1"
     card = read_card(folder / "model.json")
     event = simulated(simulate_event(8, 1, hits), card.schema)
-    exact, rounded = models25.packaged(kind).exact_and_rounded(event)
+    exact, rounded = packaged25(kind).exact_and_rounded(event)
     served = NativeModel(card, read_weights(folder, card)).infer(event)
     assert_as_near_as_nugraph(exact, rounded, served)
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-def test_torch_and_native_library_are_as_near_trained_nugraph_as_its_own_single_precision(
-    kind, models25
-):
-    model = models25.trained(kind)  # on this machine: how much a rounding grows differs by it
+def test_torch_and_native_library_are_as_near_trained_nugraph_as_its_own_single_precision(kind):
+    model = trained25(kind)  # on this machine: how much a rounding grows differs by it
     network = Network(model.card, model.weights)
     for number in range(1, 4):
         event = simulated(simulate_event(8, number, (300, 500)), model.layout.schema)
@@ -91,8 +91,8 @@ def test_torch_and_native_library_are_as_near_trained_nugraph_as_its_own_single_
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("hits", [0, 1, 2, 7, 60])
-def test_the_native_library_takes_every_layout(layout, models25, hits):
-    model = models25.random(layout)
+def test_the_native_library_takes_every_layout(layout, hits):
+    model = random25(layout)
     event = random_event(hits, hits, schema=layout.schema)
     # NuGraph2 of 25.4 is given raw features in each iteration: with random weights nugraph's own
     # answers in single precision are off by 3e-4.
