@@ -3,17 +3,17 @@
 from dataclasses import replace
 from typing import Any
 
-import mpi4py
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from numl_bench.reference24 import tables
 from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
 from numpy.typing import NDArray
 from oracle import card_of
+from pynuml.process.hitgraph import HitGraphProducer
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import QhullError
@@ -22,42 +22,15 @@ from strategies import events
 
 from numl_formats.card import EXTENSION_FEATURES
 
-mpi4py.rc.initialize = False
-
-from pynuml.process.hitgraph import HitGraphProducer  # noqa: E402
-
 CARD = card_of("per-plane")
 PLANES = CARD.planes
-
-
-class Tables(dict[str, Any]):
-    """What pynuml's producer asks of a file (add_group) and of an event (tables, name, id)."""
-
-    event_id = (1, 2, 3)
-    name = "event"
-
-    def add_group(self, group: str, keys: Any = None) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
 def pynuml_graph():
     """Build an event's graph by pynuml's own producer, without its limit on small events."""
-    producer = HitGraphProducer(Tables(), lower_bound=0)
-
-    def build(event: Event) -> Any:
-        tables = Tables()
-        for table in ("hit_table", "spacepoint_table"):
-            tables[table] = pd.DataFrame(
-                {
-                    name.removeprefix(f"{table}_"): array
-                    for name, array in event.tensors().items()
-                    if name.startswith(table)
-                }
-            )
-        return producer(tables)[1]
-
-    return build
+    producer = HitGraphProducer(tables({}), lower_bound=0)
+    return lambda event: producer(tables(event.tensors()))[1]
 
 
 def planar(graph: EventGraph, plane: int) -> NDArray[np.int64]:
