@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import pickle
-import re
 import tempfile
 import zipfile
 from pathlib import Path
@@ -191,46 +190,29 @@ def test_any_pickle_program_is_read_or_refused(program):
             read_checkpoint(path)
 
 
-@pytest.mark.parametrize(
-    ("program", "what"),
-    [
-        (b"\x80\x02cos\nsystem\n(S'true'\ntR.", "no state_dict with tensors"),
-        (b"\x80\x02]q\x00.", "holds a list"),
-        (b"\x80\x02}q\x00", "cannot be read"),
-        (b"\x80\x02X\xff\xff\xff\x7f", "cannot be read"),
-        (b"\x80\x02(K\x01K\x02tQ.", "other than a tensor storage"),
-        (b"\x80\x02\x82\x01.", "cannot be read"),
-        (b"cnumpy\x00\nx\n.", "holds a type"),
-        (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "cannot be read"),
-    ],
-)
-def test_damaged_pickles_are_refused_with_a_reason(tmp_path, program, what):
-    assert what in refusal(rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program))
-
-
 SHARED = b")" + 60 * b"2\x86"  # each tuple holds the one before twice
+PICKLES = [
+    (b"\x80\x02cos\nsystem\n(S'true'\ntR.", "no state_dict with tensors"),
+    (b"\x80\x02]q\x00.", "holds a list"),
+    (b"\x80\x02}q\x00", "cannot be read"),
+    (b"\x80\x02X\xff\xff\xff\x7f", "cannot be read"),
+    (b"\x80\x02(K\x01K\x02tQ.", "other than a tensor storage"),
+    (b"\x80\x02\x82\x01.", "cannot be read"),
+    (b"cnumpy\x00\nx\n.", "holds a type"),
+    (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", "cannot be read"),
+    # These would take much memory, or hours: large numbers, deep nesting, what is shared often.
+    (b"\x80\x02}r\x00\xe1\xf5\x05.", "no state_dict with tensors"),
+    (b"\x80\x02}p100000000\n.", "no state_dict with tensors"),
+    (b"\x80\x02})" + 500_000 * b"\x85" + b"K\x01s.", "no state_dict with tensors"),
+    (b"\x80\x02}" + SHARED + b"Ns.", "no state_dict with tensors"),
+    (b"\x80\x04\x8f(" + 2 * SHARED + b"\x90.", "holds a set"),
+    (b"\x80\x04(" + (5 << 20) * b"\x8f" + b"l.", "has 5242885 bytes, at most 4194304 are read"),
+]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        b"\x80\x02}r\x00\xe1\xf5\x05.",
-        b"\x80\x02}p100000000\n.",
-        b"\x80\x02})" + 500_000 * b"\x85" + b"K\x01s.",
-        b"\x80\x02}" + SHARED + b"Ns.",
-        b"\x80\x04\x8f(" + 2 * SHARED + b"\x90.",
-    ],
-    ids=["number", "number in text", "deep", "shared", "compared"],
-)
-def test_a_short_pickle_takes_neither_much_memory_nor_long(tmp_path, program):
-    path = rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program)
-    assert re.search("no state_dict with tensors|holds a set", refusal(path))
-
-
-def test_a_long_pickle_of_small_objects_is_refused_before_it_runs(tmp_path):
-    program = b"\x80\x04(" + (5 << 20) * b"\x8f" + b"l."
-    path = rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program)
-    assert "its pickle has 5242885 bytes, at most 4194304 are read" in refusal(path)
+@pytest.mark.parametrize(("program", "what"), PICKLES, ids=[what for _, what in PICKLES])
+def test_damaged_and_endless_pickles_are_refused_with_a_reason(tmp_path, program, what):
+    assert what in refusal(rewrite(save(state(), tmp_path / "a.ckpt"), "data.pkl", program))
 
 
 def test_a_name_that_patterns_would_take_hours_for_is_refused(tmp_path):
