@@ -65,12 +65,7 @@ def test_an_unusable_file_is_refused_in_one_line_before_an_environment_is_made(
     assert line.startswith("error: ")
     assert complaint in line
     assert done.stdout == ""
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "good.ckpt",
-        "cut.ckpt",
-        "text.ckpt",
-        "pipe",
-    }
+    assert names_in(tmp_path) == {"good.ckpt", "cut.ckpt", "text.ckpt", "pipe"}
 
 
 @pytest.mark.parametrize(

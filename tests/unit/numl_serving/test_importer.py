@@ -35,13 +35,7 @@ from safetensors.numpy import load
 from numl_formats.card import ModelCard
 from numl_formats.cardfile import read_card
 from numl_formats.contract import Schema
-from numl_formats.golden import (
-    GoldenEvent,
-    difference,
-    disagreements,
-    read_golden,
-    write_golden,
-)
+from numl_formats.golden import GoldenEvent, difference, disagreements, read_golden, write_golden
 
 FIRST = ("wire_position", "time_position", "integral", "rms")
 PLANE_WIRE_TIME = ("local_plane", "local_wire", "local_time")

@@ -6,6 +6,7 @@ The files in ``nugraph26`` were made by ``nugraph26_recipe.py``.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,13 +28,14 @@ from numpy.typing import NDArray
 from numl_formats.card import EXTENSION_FEATURES, Clustering, Embedding, ModelCard
 from numl_formats.cardfile import dump_card, parse_card
 from numl_formats.errors import FormatError
+from numl_formats.golden import read_golden
 
 FOLDER = Path(__file__).resolve().with_name("nugraph26")
 CASES = sorted(path.stem for path in FOLDER.glob("*.ckpt"))
 ALL_HEADS = ("semantic", "filter", "event", "vertex", "spacepoint", "instance_beta", "instance")
 FIRST_EXTENDED = ("wire_position", "time_position", "integral", "rms", *EXTENSION_FEATURES)
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = Mapping[str, NDArray[Any]]
 
 
 def request(name: str, out: Path, **more: Any) -> Request:
@@ -53,13 +55,11 @@ def imported(tmp_path_factory):
 
 
 def kept(name: str, card: ModelCard) -> tuple[Event, Arrays]:
-    with np.load(FOLDER / f"{name}.npz") as file:
-        inputs = {n.removeprefix("input/"): file[n] for n in file.files if n.startswith("input/")}
-        outputs = {n.removeprefix("output/"): file[n] for n in file.files if n.startswith("output")}
+    golden = read_golden(FOLDER / f"{name}.npz")
     # No graph depends on the spacepoints' own numbers.
-    numbers = np.arange(len(inputs["spacepoint_table_hit_id_u"]), dtype=np.int32)
-    inputs["spacepoint_table_spacepoint_id"] = numbers
-    return Event.from_tensors(inputs, card.schema), outputs
+    numbers = np.arange(len(golden.inputs["spacepoint_table_hit_id_u"]), dtype=np.int32)
+    inputs = {**golden.inputs, "spacepoint_table_spacepoint_id": numbers}
+    return Event.from_tensors(inputs, card.schema), golden.outputs
 
 
 def assert_same_answer(wanted: Arrays, given: Arrays) -> None:
@@ -96,8 +96,8 @@ def test_pytorch_answers_as_nugraph(name, imported):
 
 def test_the_instances_of_the_kept_answers_are_several():
     for name in ("instance", "narrow"):
-        with np.load(FOLDER / f"{name}.npz") as file:
-            labels = np.concatenate([file[f"output/x_i_{plane}"] for plane in "uvy"])
+        outputs = read_golden(FOLDER / f"{name}.npz").outputs
+        labels = np.concatenate([outputs[f"x_i_{plane}"] for plane in "uvy"])
         assert set(labels) >= {-1, 0, 1}
 
 

@@ -8,12 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from checkpoint_files import (
-    UVY,
-    norm_file,
-    processed_file,
-    request_for,
-)
+from checkpoint_files import UVY, norm_file, processed_file, request_for
 from numl_serving.errors import ModelFilesError, ServingError
 from numl_serving.importer import import_checkpoint
 from numl_serving.normalisation import normalisation_in, read_metadata, read_normalisation

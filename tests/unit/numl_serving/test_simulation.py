@@ -10,12 +10,7 @@ from numl_demo import geometry, physics
 from numl_demo.events import packaged_events
 from numl_demo.graphs import NUGRAPH2_LABELS, NUGRAPH3_LABELS, make_graphs, pynuml_event
 from numl_demo.hdf5 import read_events, write_events
-from numl_demo.simulate import (
-    CATEGORIES,
-    SimulatedEvent,
-    simulate_event,
-    simulate_events,
-)
+from numl_demo.simulate import CATEGORIES, SimulatedEvent, simulate_event, simulate_events
 from pynuml.labels import StandardLabels
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,11 +91,9 @@ def test_pynuml_gives_every_particle_the_label_the_simulation_meant(events):
         labels = StandardLabels()(pynuml_event(event)["particle_table"]).set_index("g4_id")
         g4_id = column(event, "particle_table", "g4_id")
         assert len(labels) == len(g4_id)
-        for name, column_of_labels in (("category", "semantic_label"), ("instance",) * 2):
-            column_of_labels = "instance_label" if name == "instance" else column_of_labels
-            np.testing.assert_array_equal(
-                labels.loc[g4_id, column_of_labels], column(event, "particle_table", name)
-            )
+        for name, given in (("category", "semantic_label"), ("instance", "instance_label")):
+            wanted = column(event, "particle_table", name)
+            np.testing.assert_array_equal(labels.loc[g4_id, given], wanted)
 
 
 def test_pynuml_accepts_every_event_under_both_labellings(events):

@@ -1,7 +1,6 @@
 """Keys that may only read objects: to them S3 says of what is missing that access is denied."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,13 +57,9 @@ def bucket(owner):
     return ReadOnly(owner)
 
 
-def stage_of(bucket: ReadOnly, folder: Path, key: str = "") -> Stage:
-    return Stage(folder / "mirror", bucket=bucket, key=key)
-
-
 def test_a_signature_that_is_not_there_refuses_the_statement(owner, bucket, tmp_path):
     owner.key = KEY
-    stage = stage_of(bucket, tmp_path, KEY)
+    stage = Stage(tmp_path / "mirror", bucket, key=KEY)
     owner.publish(1, 1)
     stage.run(2 * POLL_S)
     owner.publish(2, 2)
@@ -81,7 +76,7 @@ def test_a_signature_that_is_not_there_refuses_the_statement(owner, bucket, tmp_
 
 
 def test_a_fresh_server_gets_the_older_release_if_a_file_is_not_there(owner, bucket, tmp_path):
-    stage = stage_of(bucket, tmp_path)
+    stage = Stage(tmp_path / "mirror", bucket)
     owner.publish_each(1, 2)
     del owner.objects["a/2/model.json"]
     stage.run(10)
@@ -101,7 +96,7 @@ def test_keys_that_may_read_nothing_any_more_are_no_fault_of_a_release(
     owner, bucket, tmp_path, key
 ):
     owner.key = key or None
-    stage = stage_of(bucket, tmp_path, key)
+    stage = Stage(tmp_path / "mirror", bucket, key=key)
     owner.publish_each(1, 2)
     bucket.answers = 1
     stage.run(2 * POLL_S)
