@@ -4,28 +4,31 @@ What differs from what is rendered is addresses, ports and folders.
 """
 
 import csv
+import http.client
 import json
 import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import psutil
 import yaml
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
 from tests.chart import Site, find, render
-from tests.kit import Ports, free_ports, lacking, until
+from tests.kit import SOON_S, Ports, free_ports, lacking, until
 
 HAPROXY = CHECKOUT / "containers/haproxy.cfg"
 
@@ -56,6 +59,17 @@ class Door(ABC):
         """What it has, in bytes."""
         own = psutil.Process(self.process.pid)
         return sum(each.memory_info().rss for each in (own, *own.children()))
+
+    def https(self, source: str = "") -> AbstractContextManager[http.client.HTTPSConnection]:
+        """Connect over HTTPS, perhaps from a certain address of loopback."""
+        trusted = ssl.create_default_context(cafile=self.authority.file)
+        own = {"source_address": (source, 0), "timeout": SOON_S}
+        return closing(http.client.HTTPSConnection("127.0.0.1", self.port, context=trusted, **own))
+
+    def channel(self, **more: Any) -> grpc.Channel:
+        """Connect over gRPC."""
+        trusted = grpc.ssl_channel_credentials(self.authority.file.read_bytes())
+        return grpc.secure_channel(f"127.0.0.1:{self.port}", trusted, **more)
 
     @abstractmethod
     def up(self, server: Server) -> bool:
@@ -132,12 +146,13 @@ def haproxy_text(folder: Path, servers: Sequence[Server], port: int, certificate
 
 
 @contextmanager
-def haproxy(folder: Path, servers: Sequence[Server], authority: Authority) -> Iterator[Haproxy]:
+def haproxy(folder: Path, servers: Sequence[Server]) -> Iterator[Haproxy]:
     """Run it before these servers, until the block ends."""
     program = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         lacking("no HAProxy (apt-get install haproxy)")
-    pair, port = authority.issue("127.0.0.1", name="haproxy"), free_ports().http
+    authority, port = Authority(folder, "site"), free_ports().http
+    pair = authority.issue("127.0.0.1", name="haproxy")
     pair.key.rename(f"{pair.cert}.key")
     (folder / "haproxy.cfg").write_text(haproxy_text(folder, servers, port, pair.cert))
     subprocess.run([program, "-c", "-f", "haproxy.cfg"], cwd=folder, check=True)
@@ -190,12 +205,11 @@ def _endpoint(port: int, checked: int) -> dict[str, Any]:
 
 
 @contextmanager
-def envoy(
-    folder: Path, servers: Sequence[Server], authority: Authority, site: Site | None = None
-) -> Iterator[Envoy]:
+def envoy(folder: Path, servers: Sequence[Server], site: Site | None = None) -> Iterator[Envoy]:
     """Run it before these servers as it is rendered for ``site``, until the block ends."""
     site = Site(("cpu",)) if site is None else site
-    pair, ports = authority.issue("127.0.0.1", name="envoy"), free_ports()
+    authority, ports = Authority(folder, "site"), free_ports()
+    pair = authority.issue("127.0.0.1", name="envoy")
     shutil.copy(pair.cert, folder / "tls.crt")
     shutil.copy(pair.key, folder / "tls.key")
     for name, text in envoy_config(site, folder, servers, ports).items():
@@ -216,6 +230,13 @@ def envoy(
 
         until(serves, "Envoy and servers that pass their checks")
         yield found
+
+
+def door_of(
+    name: str, folder: Path, servers: Sequence[Server], site: Site
+) -> AbstractContextManager[Door]:
+    """Run the one of this name, Envoy as it is rendered for ``site``."""
+    return haproxy(folder, servers) if name == "haproxy" else envoy(folder, servers, site)
 
 
 def _bytes(memory: str) -> int:

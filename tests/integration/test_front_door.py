@@ -1,21 +1,19 @@
 """Both front doors, HAProxy and Envoy, before three real servers: no request is lost."""
 
+import gzip
 import http.client
 import os
 import shutil
 import signal
-import ssl
-from contextlib import closing
+from contextlib import closing, suppress
 
 import grpc
 import psutil
 import pytest
 
 from tests.backend import INFER
-from tests.certificates import Authority
 from tests.chart import Site
-from tests.doors import Door, Haproxy, Server, envoy, haproxy
-from tests.ending import ENDING_HTTP
+from tests.doors import Door, Haproxy, Server, door_of
 from tests.kit import SOON_S, Kit, until
 from tests.load import Load
 
@@ -41,14 +39,8 @@ def servers(kit):
 
 @pytest.fixture(scope="module", params=["haproxy", "envoy"])
 def door(request, servers, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("door")
-    authority = Authority(folder, "site")
-    if request.param == "haproxy":
-        with haproxy(folder, servers, authority) as found:
-            yield found
-    else:
-        with envoy(folder, servers, authority, SITE) as found:
-            yield found
+    with door_of(request.param, tmp_path_factory.mktemp("door"), servers, SITE) as found:
+        yield found
 
 
 def load(door: Door, scheme: str = "grpcs", least: int = REQUESTS) -> Load:
@@ -141,30 +133,49 @@ def test_http_goes_through_the_same_door(door):
 def test_metadata_that_would_cost_other_clients_their_requests_is_refused(door):
     with load(door) as clients:
         until(lambda: clients.asked > 100, "load")
-        trusted = ssl.create_default_context(cafile=door.authority.file)
         for _ in range(100):
-            client = http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted)
-            client.request("GET", "/v2/health/ready", headers={"x": "x" * 20_000})
-            assert client.getresponse().status in (400, 431)
-            client.close()
+            with door.https() as client:
+                client.request("GET", "/v2/health/ready", headers={"x": "x" * 20_000})
+                assert client.getresponse().status in (400, 431)
     assert clients.wrong == []
 
 
-@pytest.mark.parametrize("ending", ENDING_HTTP, ids=str)
-def test_a_request_that_would_end_tritons_http_ends_no_server(kit, door, ending):
+NESTED = b"[" * 10**5 + b"1" + b"]" * 10**5
+INPUT = (
+    b'{"inputs":[{"name":"hit_table_hit_id","datatype":"INT32","shape":[1],"data":%b}]}' % NESTED
+)
+# The whole of it is JSON, whatever the header says.
+GENERATE = b'{"hit_table_hit_id":%b}' % NESTED
+LENGTH = "Inference-Header-Content-Length"
+IN_PIECES = (b"1\r\n \r\n" * 10**6 + b"0\r\n\r\n", {LENGTH: "9999", "Transfer-Encoding": "chunked"})
+
+
+@pytest.mark.parametrize(
+    ("asks", "body", "headers"),
+    [
+        pytest.param("infer", INPUT, {}, id="JSON"),
+        pytest.param("infer", INPUT, {LENGTH: str(len(INPUT))}, id="declared"),
+        pytest.param("infer", INPUT, {LENGTH: f"{len(INPUT)}, 10"}, id="declared twice"),
+        pytest.param("generate", GENERATE, {LENGTH: "4"}, id="generate"),
+        pytest.param("generate_stream", GENERATE, {LENGTH: "4"}, id="generate_stream"),
+        pytest.param("infer", gzip.compress(INPUT), {"Content-Encoding": "gzip"}, id="compressed"),
+        pytest.param("infer", *IN_PIECES, id="in a million pieces"),
+    ],
+)
+def test_a_request_that_would_end_tritons_http_ends_no_server(kit, door, asks, body, headers):
+    """Triton 2.51's, if it came to it."""
     living = [psutil.Process(kit.noted(name)["server"]["pid"]) for name in NAMES]
-    ending.send_refused("127.0.0.1", door.port, door.authority.file)
+    with door.https() as client, suppress(OSError):  # it may be refused before it has been sent
+        client.request("POST", f"/v2/models/nugraph3/{asks}", body, headers)
+        assert client.getresponse().status >= http.client.BAD_REQUEST
     for each in living:
         assert each.is_running()
         assert each.status() != psutil.STATUS_ZOMBIE
 
 
 def test_a_compressed_message_is_refused(door):
-    trusted = grpc.ssl_channel_credentials(door.authority.file.read_bytes())
     with (
-        grpc.secure_channel(
-            f"127.0.0.1:{door.port}", trusted, compression=grpc.Compression.Gzip
-        ) as channel,
+        door.channel(compression=grpc.Compression.Gzip) as channel,
         pytest.raises(grpc.RpcError) as refused,
     ):
         channel.unary_unary(INFER)(bytes(100_000), timeout=SOON_S)

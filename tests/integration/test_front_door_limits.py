@@ -7,10 +7,9 @@ import asyncio
 import http.client
 import os
 import socket
-import ssl
 import subprocess
 import urllib.request
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from functools import partial
 
 import grpc
@@ -18,10 +17,9 @@ import pytest
 
 from tests.asking import Clients, asked, backends, trusting
 from tests.backend import INFER
-from tests.certificates import Authority
 from tests.chart import Site, find, render
 from tests.crowd import ask_compressed, half_sent, idle, slow_readers
-from tests.doors import Haproxy, envoy, haproxy
+from tests.doors import Haproxy, door_of, envoy
 from tests.kit import SOON_S, until
 
 REQUESTS, PER_SECOND = 1000, 300.0
@@ -45,14 +43,9 @@ def servers():
 
 @pytest.fixture(scope="module", params=["haproxy", "envoy"])
 def door(request, servers, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("door")
-    authority = Authority(folder, "site")
-    with ExitStack() as stack:
-        if request.param == "haproxy":
-            yield stack.enter_context(haproxy(folder, servers, authority))
-        else:
-            site = Site(("cpu",), {"frontDoor": SMALL})
-            yield stack.enter_context(envoy(folder, servers, authority, site))
+    site = Site(("cpu",), {"frontDoor": SMALL})
+    with door_of(request.param, tmp_path_factory.mktemp("door"), servers, site) as found:
+        yield found
 
 
 @pytest.mark.parametrize("crowd", CROWDS.values(), ids=CROWDS)
@@ -86,8 +79,7 @@ def test_a_second_grpc_encoding_does_not_hide_the_first(door, servers, encodings
 
 
 def test_a_second_length_of_the_json_does_not_hide_the_first(door):
-    trusted = ssl.create_default_context(cafile=door.authority.file)
-    with closing(http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted)) as client:
+    with door.https() as client:
         client.putrequest("POST", "/v2/models/nugraph3/infer")
         for length in ("99999", "4"):
             client.putheader("Inference-Header-Content-Length", length)
@@ -99,9 +91,8 @@ def test_a_second_length_of_the_json_does_not_hide_the_first(door):
 @pytest.mark.parametrize("method", ["POST", "GET"])
 def test_a_body_of_unknown_length_is_refused_or_measured(door, method):
     """HAProxy would send any number of bytes on; Envoy keeps them until it knows how many."""
-    trusted = ssl.create_default_context(cafile=door.authority.file)
     length = {"Inference-Header-Content-Length": "2"}
-    with closing(http.client.HTTPSConnection("127.0.0.1", door.port, context=trusted)) as client:
+    with door.https() as client:
         client.request(
             method, "/v2/models/nugraph3/infer", iter([b"{}"]), length, encode_chunked=True
         )
@@ -113,26 +104,17 @@ def test_a_body_of_unknown_length_is_refused_or_measured(door, method):
 def test_a_message_above_16_mb_comes_to_no_server(door, servers):
     before = asked(servers)
     unbounded = [("grpc.max_send_message_length", -1)]
-    address = f"127.0.0.1:{door.port}"
-    with (
-        grpc.secure_channel(address, trusting(door.authority), unbounded) as channel,
-        pytest.raises(grpc.RpcError),
-    ):
+    with door.channel(options=unbounded) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary(INFER)(bytes((16 << 20) + 1), timeout=SOON_S)
     assert asked(servers) == before
 
 
 def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
-    authority, requests = Authority(tmp_path, "site"), 2000
-    with backends(2, 0.02) as servers, envoy(tmp_path, servers, authority) as door:
-        address, own = f"127.0.0.1:{door.port}", [("grpc.use_local_subchannel_pool", 1)]
+    requests, own = 2000, [("grpc.use_local_subchannel_pool", 1)]
+    with backends(2, 0.02) as servers, envoy(tmp_path, servers) as door:
         with ExitStack() as stack:
-            calls = [
-                stack.enter_context(
-                    grpc.secure_channel(address, trusting(authority), own)
-                ).unary_unary(INFER)
-                for _ in range(4)
-            ]
+            channels = [stack.enter_context(door.channel(options=own)) for _ in range(4)]
+            calls = [channel.unary_unary(INFER) for channel in channels]
             sent = [calls[n % 4].future(b"busy", timeout=60) for n in range(requests)]
             assert {each.code() for each in sent} <= {
                 grpc.StatusCode.UNAVAILABLE,
@@ -145,10 +127,9 @@ def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
 
 
 def test_what_busy_servers_would_refuse_is_refused_at_the_door_until_they_are_not(tmp_path):
-    authority, requests = Authority(tmp_path, "site"), 900
-    with backends(2, 0.002) as servers, envoy(tmp_path, servers, authority) as door:
-        address = f"127.0.0.1:{door.port}"
-        with grpc.secure_channel(address, trusting(authority)) as channel:
+    requests = 900
+    with backends(2, 0.002) as servers, envoy(tmp_path, servers) as door:
+        with door.channel() as channel:
             sent = [channel.unary_unary(INFER).future(b"busy") for _ in range(requests)]
             words = {(each.code(), each.details()) for each in sent}
         busy = grpc.StatusCode.UNAVAILABLE
@@ -157,7 +138,7 @@ def test_what_busy_servers_would_refuse_is_refused_at_the_door_until_they_are_no
         assert asked(servers) < requests / 2
 
         def failed() -> int:
-            clients = Clients(door.port, trusting(authority))
+            clients = Clients(door.port, trusting(door.authority))
             clients.ask(40, EVENT, per_second=PER_SECOND)
             return clients.failed.total()
 
@@ -165,21 +146,20 @@ def test_what_busy_servers_would_refuse_is_refused_at_the_door_until_they_are_no
 
 
 def test_clients_do_not_say_how_a_front_door_retries_or_waits(tmp_path):
-    authority = Authority(tmp_path, "site")
-    with backends(1, 0.05) as servers, envoy(tmp_path, servers, authority) as door:
+    with backends(1, 0.05) as servers, envoy(tmp_path, servers) as door:
         impatient = (("x-envoy-upstream-rq-timeout-ms", "1"), ("x-envoy-max-retries", "100"))
-        clients = Clients(door.port, trusting(authority), impatient)
+        clients = Clients(door.port, trusting(door.authority), impatient)
         clients.ask(4, EVENT)
         assert not clients.failed
 
 
 def test_a_full_door_is_still_ready_and_says_that_it_is_full(tmp_path):
-    authority, most = Authority(tmp_path, "site"), 8
+    most = 8
     site = Site(("cpu",), {"frontDoor": {"connections": most}})
     full = "envoy_overload_envoy_resource_monitors_global_downstream_max_connections_pressure{} 100"
     with (
         backends(1, 0.005) as servers,
-        envoy(tmp_path, servers, authority, site) as door,
+        envoy(tmp_path, servers, site) as door,
         ExitStack() as held,
     ):
         for _ in range(most + 2):
@@ -194,13 +174,13 @@ def test_a_full_door_is_still_ready_and_says_that_it_is_full(tmp_path):
 
 
 def test_a_door_that_ends_first_lets_long_requests_be_answered(tmp_path):
-    authority, site = Authority(tmp_path, "site"), Site(("cpu",), {"drainSeconds": 1})
+    site = Site(("cpu",), {"drainSeconds": 1})
     pod = find(render(site), "Deployment", "numl-front")["spec"]["template"]["spec"]
     hook = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     with (
         backends(1, 4) as servers,
-        envoy(tmp_path, servers, authority, site) as door,
-        grpc.secure_channel(f"127.0.0.1:{door.port}", trusting(authority)) as channel,
+        envoy(tmp_path, servers, site) as door,
+        door.channel() as channel,
     ):
         waiting = channel.unary_unary(INFER).future(EVENT, timeout=SOON_S)
         until(lambda: ".downstream_rq_active: 1" in door.ask(ACTIVE), "the request")

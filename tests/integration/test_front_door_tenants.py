@@ -6,11 +6,8 @@ import json
 import multiprocessing
 import os
 import signal
-import ssl
-import subprocess
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -24,6 +21,7 @@ from tests.backend import INFER
 from tests.certificates import Authority, Pair
 from tests.chart import Site
 from tests.doors import Envoy, envoy
+from tests.programs import run_program
 
 EVENT = bytes(1000)
 SERVICE_S = 0.05
@@ -72,9 +70,8 @@ def by_token(issuer, tmp_path_factory):
     site = Site(
         ("cpu",), {"frontDoor": {"quota": QUOTA, "tenants": {**tenants, "clients": clients}}}
     )
-    with ExitStack() as stack:
-        servers = stack.enter_context(backends(2, SERVICE_S))
-        yield stack.enter_context(envoy(folder, servers, Authority(folder, "site"), site))
+    with backends(2, SERVICE_S) as servers, envoy(folder, servers, site) as door:
+        yield door
 
 
 def asked(door: Envoy, metadata: tuple[tuple[str, str], ...], requests: int = 4) -> Clients:
@@ -113,9 +110,7 @@ def test_who_has_no_name_gets_nothing(by_token, issuer):
 
 def test_nor_does_it_over_http(by_token, issuer):
     def status(metadata: tuple[tuple[str, str], ...]) -> int:
-        trusted = ssl.create_default_context(cafile=by_token.authority.file)
-        client = http.client.HTTPSConnection("127.0.0.1", by_token.port, context=trusted)
-        with closing(client):
+        with by_token.https() as client:
             client.request("GET", "/v2/models/nugraph3/ready", headers=dict(metadata))
             return client.getresponse().status
 
@@ -126,8 +121,8 @@ def test_nor_does_it_over_http(by_token, issuer):
 
 def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(by_token, issuer):
     time.sleep(1)  # the quota is for a second
-    trusted, token = trusting(by_token.authority), issuer.token("dune")
-    with grpc.secure_channel(f"127.0.0.1:{by_token.port}", trusted) as channel:
+    token = issuer.token("dune")
+    with by_token.channel() as channel:
         call = channel.unary_unary(INFER)
         sent = [call.future(EVENT, timeout=60, metadata=token) for _ in range(400)]
         codes = Counter(each.code() for each in sent)
@@ -142,8 +137,8 @@ def test_a_client_above_its_quota_is_refused_at_once_and_counted_by_name(by_toke
 
 def test_a_client_with_too_many_requests_in_flight_is_refused_at_once(by_token, issuer):
     time.sleep(1)
-    trusted, token = trusting(by_token.authority), issuer.token("icarus-jobs")
-    with grpc.secure_channel(f"127.0.0.1:{by_token.port}", trusted) as channel:
+    token = issuer.token("icarus-jobs")
+    with by_token.channel() as channel:
         call = channel.unary_unary(INFER)
         sent = [call.future(EVENT, timeout=30, metadata=token) for _ in range(50)]
         codes = {each.code() for each in sent}
@@ -191,7 +186,7 @@ def test_a_client_that_sends_ten_times_its_quota_does_not_slow_another(by_token,
 def subject(pair: Pair) -> str:
     """Return what docs/front-door.md says how to print."""
     words = ["openssl", "x509", "-in", pair.cert, "-noout", "-subject", "-nameopt", "RFC2253"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = run_program(words, check=True)
     return done.stdout.strip().removeprefix("subject=").strip()
 
 
@@ -207,11 +202,11 @@ def test_a_certificate_names_a_client(people, tmp_path):
     clients = [{"name": "dune", "subject": subject(known)}]
     tenants = {"by": "certificate", "configMap": "people", "clients": clients}
     site = Site(("cpu",), {"frontDoor": {"tenants": tenants}})
-    own = Authority(tmp_path, "site")
-    with backends(1, 0) as servers, envoy(tmp_path, servers, own, site) as door:
+    claimed = (("x-numl-client", subject(known)),)
+    with backends(1, 0) as servers, envoy(tmp_path, servers, site) as door:
 
         def failed(pair: Pair | None) -> set[str]:
-            clients = Clients(door.port, trusting(own, pair), (("x-numl-client", subject(known)),))
+            clients = Clients(door.port, trusting(door.authority, pair), claimed)
             clients.ask(4, EVENT)
             return set(clients.failed)
 
@@ -223,17 +218,12 @@ def test_a_certificate_names_a_client(people, tmp_path):
 def test_without_names_each_address_has_a_quota(tmp_path):
     quota = {"requestsPerSecond": 1, "burst": 5, "inFlight": 100}  # a busy host sends few
     site = Site(("cpu",), {"frontDoor": {"quota": quota}})
-    authority = Authority(tmp_path, "site")
 
     def status(address: str) -> int:
-        trusted = ssl.create_default_context(cafile=authority.file)
-        client = http.client.HTTPSConnection(
-            "127.0.0.1", door.port, context=trusted, source_address=(address, 0)
-        )
-        with closing(client):
+        with door.https(address) as client:
             client.request("GET", "/v2/models/nugraph3/ready")
             return client.getresponse().status
 
-    with backends(1, 0) as servers, envoy(tmp_path, servers, authority, site) as door:
+    with backends(1, 0) as servers, envoy(tmp_path, servers, site) as door:
         assert http.client.TOO_MANY_REQUESTS in {status("127.0.0.7") for _ in range(100)}
         assert status("127.0.0.8") == http.client.OK
