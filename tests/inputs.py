@@ -1,4 +1,4 @@
-"""The inputs of a request, from arrays; arrays of a request to NuGraph."""
+"""The inputs of a request, from arrays; arrays of a request to NuGraph, and a file of events."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
+from deploy.host.paths import CHECKOUT
 from numl_formats.contract import HITS, UVY
+
+EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 
 
 def zeros(hits: int) -> dict[str, NDArray[Any]]:

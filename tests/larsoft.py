@@ -11,8 +11,8 @@ from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc
 
 from deploy.events.files import EventFile
-from deploy.host.paths import CHECKOUT
 from numl_formats.contract import INPUTS
+from tests.inputs import EVENTS
 
 Tensors = Mapping[str, NDArray[Any]]
 TIMEOUT_S = 60
@@ -20,7 +20,7 @@ FEWEST_HITS = 10  # the client skips smaller events
 
 
 def demo_events() -> list[Tensors]:
-    with EventFile(CHECKOUT / "scripts" / "data" / "demo_events.h5") as file:
+    with EventFile(EVENTS) as file:
         events = [file.read(index).tensors for index in range(len(file))]
     return [event for event in events if len(event["hit_table_hit_id"]) >= FEWEST_HITS]
 

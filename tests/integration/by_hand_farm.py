@@ -21,12 +21,11 @@ from pathlib import Path
 import pytest
 
 from deploy.client.registry import Registry
-from deploy.host.paths import CHECKOUT
 from numlkit import Client, Labelled
+from tests.inputs import EVENTS
 from tests.kit import NUMLKIT
 from tests.slurm import slurm
 
-EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 LIMIT_S = 20
 """For each job: it is renewed at half of it."""
 ROUNDS = 400

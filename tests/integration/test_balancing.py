@@ -8,16 +8,15 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from deploy.host.paths import CHECKOUT
 from numlkit import Client, Labelled
+from tests.inputs import EVENTS
+from tests.kit import SMALL
 
-EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 REQUESTS = 1000
 
 
 def test_a_server_that_is_killed_costs_no_request(kit):
-    flags = ("--models", "nugraph3", "--instances", "1")
-    ports = [kit.up(name, *flags)["ports"]["grpc"] for name in ("left", "right")]
+    ports = [kit.up(name, *SMALL)["ports"]["grpc"] for name in ("left", "right")]
     urls = [f"grpc://127.0.0.1:{port}" for port in ports]
     with Client(*urls, concurrency=8) as client:
         events = sorted(client.read(EVENTS), key=lambda event: event.hits)[:3]

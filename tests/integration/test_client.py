@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from deploy.host.paths import CHECKOUT
+from tests.inputs import EVENTS
 from tests.kit import until
-
-EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
 
 def _url(answer, protocol):

@@ -8,10 +8,10 @@ import pytest
 
 from deploy.host.paths import CHECKOUT
 from tests.commands import run_command
+from tests.inputs import EVENTS
 from tests.pages import PAGES, README, blocks, numlkit
 from tests.programs import run_program
 
-EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 # As tests/integration/tls, test_alerts.py and tests/containers/supply have them.
 ELSEWHERE = ("grpcs://", "--watch", "--verify")
 CHANGES = ("numlkit doctor --fix",)  # as tests/integration/test_doctor.py does

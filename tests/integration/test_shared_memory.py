@@ -8,6 +8,8 @@ import tritonclient.grpc as grpc
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
+from tests.kit import SMALL
+
 CLIENTS = ((http, "http"), (grpc, "grpc"))
 
 
@@ -21,8 +23,7 @@ def region():
 
 def test_what_is_opened_is_open_and_all_else_stays_closed(kit, region, tmp_path):
     (tmp_path / "open.toml").write_text("shared_memory = true\nrepository_index = true\n")
-    flags = ("--models", "nugraph3", "--instances", "1")
-    answer = kit.up("shared", str(tmp_path / "open.toml"), *flags)
+    answer = kit.up("shared", str(tmp_path / "open.toml"), *SMALL)
     for library, protocol in CLIENTS:
         with library.InferenceServerClient(f"127.0.0.1:{answer['ports'][protocol]}") as client:
             client.register_system_shared_memory("r", f"/{region}", 1024)

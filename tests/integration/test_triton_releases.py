@@ -22,7 +22,7 @@ from deploy.environment.interpreter import find_interpreter
 from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import read_golden
 from tests.conformance.test_wire import HOSTILE, ask, check_metadata, read_event, spoiled
-from tests.inputs import inputs_of
+from tests.inputs import EVENTS, inputs_of
 from tests.integration import test_fuzzing as fuzzing
 from tests.kit import until
 from tests.releases import SERVERS, image_layers, in_cache, lay_out, write_oci
@@ -59,7 +59,7 @@ def test_a_release_from_an_image_keeps_the_contract_whatever_is_sent_and_is_heal
 
 
 def keeps_the_contract(ports):
-    event = read_event(CHECKOUT / "scripts" / "data" / "demo_events.h5")
+    event = read_event(EVENTS)
     with (
         http.InferenceServerClient(f"127.0.0.1:{ports['http']}") as over_http,
         grpc.InferenceServerClient(f"127.0.0.1:{ports['grpc']}") as over_grpc,
@@ -77,7 +77,7 @@ def refuses_what_is_bad(ports, stub):
     """Send a request of each bad kind; the model process lives, and answers right afterwards."""
     golden = read_golden(CHECKOUT / "model_repository" / fuzzing.MODEL / "1" / "golden.npz")
     server = fuzzing.Server(ports, stub, golden)
-    event = read_event(CHECKOUT / "scripts" / "data" / "demo_events.h5")
+    event = read_event(EVENTS)
     with server.grpc() as client:
         for case, (tensor, _) in HOSTILE.items():
             with pytest.raises(InferenceServerException, match=tensor.split("_table_")[1]):

@@ -19,12 +19,10 @@ from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.events import client as module
 from deploy.host.errors import ClientError, DeploymentError, RequestError, ServerAwayError
-from deploy.host.paths import CHECKOUT
 from numlkit import AsyncClient, Client, Failure, Labelled
 from tests.certificates import Authority
+from tests.inputs import EVENTS
 from tests.unit.deploy.events.played import EVENT, MODEL, NAMES, Fake
-
-EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 
 
 @pytest.fixture(autouse=True)

@@ -12,11 +12,9 @@ import pytest
 from deploy.events import client as module
 from deploy.events.tables import EventFileError
 from deploy.host.errors import KitError, RequestError
-from deploy.host.paths import CHECKOUT
 from numlkit import Client, Failure, Labelled
+from tests.inputs import EVENTS
 from tests.unit.deploy.events.played import EVENT, Fake
-
-EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,8 @@ from deploy.events.files import EventFile
 from deploy.events.results import ResultsWriter
 from deploy.events.run import Tally, send
 from deploy.host.errors import ClientError, KitError
-from deploy.host.paths import CHECKOUT
+from tests.inputs import EVENTS
 from tests.unit.deploy.events.played import MODEL, Fake
-
-EVENTS = CHECKOUT / "scripts/data/demo_events.h5"
 
 
 class Refusals(Fake):
