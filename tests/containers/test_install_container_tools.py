@@ -3,13 +3,12 @@
 import hashlib
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from deploy.host.paths import CHECKOUT
-from tests.programs import run_program
+from tests.programs import run_program, write_program
 
 SCRIPT = CHECKOUT / "scripts" / "install_container_tools"
 
@@ -40,8 +39,8 @@ def test_apptainer_goes_into_a_folder_of_its_own_and_works_for_everybody(tmp_pat
     definition, sif = tmp_path / "empty.def", tmp_path / "empty.sif"
     definition.write_text("Bootstrap: scratch\nFrom: -\n%labels\n    made by-this-one\n")
     apptainer = prefix / "bin" / "apptainer"
-    subprocess.run([apptainer, "build", sif, definition], check=True, capture_output=True)
-    shown = subprocess.run([apptainer, "inspect", sif], check=True, capture_output=True, text=True)
+    run_program([apptainer, "build", sif, definition], check=True)
+    shown = run_program([apptainer, "inspect", sif], check=True)
     assert "made: by-this-one" in shown.stdout
 
 
@@ -50,7 +49,7 @@ def test_a_folder_that_it_did_not_make_is_not_replaced(tmp_path):
     (tmp_path / "thesis" / "chapter1.tex").touch()
     (tmp_path / "thesis.partial").mkdir()
     command = [SCRIPT, "--only", "apptainer", "--prefix", tmp_path / "thesis"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(command)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("==>"))
     assert "thesis has files that are not Apptainer's" in line
@@ -62,8 +61,7 @@ def test_a_folder_that_it_did_not_make_is_not_replaced(tmp_path):
 def test_what_apt_says_is_understood_in_any_language(tmp_path, locale):
     policy = '[ "$LC_ALL" = C ] && echo "Candidate: 2.2" || echo "Installationskandidat: 2.2"'
     for name, text in {"apt-cache": policy, "dpkg-query": "exit 1"}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
+        write_program(tmp_path / name, text)
     for name in ("bash", "uname"):
         (tmp_path / name).symlink_to(shutil.which(name) or name)
     done = _install("--only", "cosign", "--dry-run", PATH=str(tmp_path), LC_ALL=locale)

@@ -3,7 +3,6 @@
 The recorded words are in tests/unit/deploy/host/test_failures.py.
 """
 
-import ctypes
 import os
 import secrets
 import subprocess
@@ -27,13 +26,12 @@ from deploy.host.files import sha256_of
 from tests import plans
 from tests.containers.failures.tiny import make_sif
 from tests.containers.sif.conftest import Host, ordinary_user
-from tests.kit import open_to_all
-from tests.programs import run_program
+from tests.kit import open_to_all, until
+from tests.programs import run_program, running
 
 __all__ = ["ordinary_user"]  # a fixture
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change what a process sees")
-CLONE_NEWUSER = 0x10000000
 
 
 @pytest.fixture(scope="session")
@@ -161,7 +159,7 @@ def test_limits_without_cgroups_are_named(folder, sif, name):
 # What an ordinary user meets. As root, the tests hide things from a child of theirs.
 
 
-def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> LaunchError | None:
+def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> LaunchError:
     """Start an instance as an ordinary user, after ``before`` in a mount name space."""
     folder.chmod(0o777)
     config = f"APPTAINER_CONFIGDIR={config_folder(folder)}"
@@ -169,7 +167,9 @@ def _as_ordinary(host: Host, folder: Path, plan: LaunchPlan, before: str) -> Lau
     script = f'set -e; mount --make-rprivate /; {before}; exec "$@"'
     done = run_program(["unshare", "--mount", "sh", "-c", script, "sh", *words], cwd="/")
     assert done.returncode != 0, done.stderr
-    return diagnose(done.stderr)
+    known = diagnose(done.stderr)
+    assert known is not None, done.stderr
+    return known
 
 
 @pytest.fixture
@@ -196,27 +196,18 @@ def test_a_user_who_may_not_mount_a_sif_is_told_what_it_takes(
         pytest.skip("no /dev/fuse to be hidden")
     plan = make_plan(readable, sif, "hidden")
     known = _as_ordinary(ordinary_user, readable, plan, device.format(readable))
-    assert known is not None
     assert known.cause == cause
     assert "apptainer-suid" in known.remedy
 
 
 @ROOT
 def test_a_folder_that_is_too_small_to_unpack_the_sif_is_named(ordinary_user, readable, sif):
-    (readable / "small").mkdir()
-    words = list(instance_command(make_plan(readable, sif, "unpacked")))
-    words[3:3] = ["--unsquash"]
-    config = f"APPTAINER_CONFIGDIR={config_folder(readable)}"
-    temporary = f"APPTAINER_TMPDIR={readable}/small"
-    readable.chmod(0o777)
-    done = subprocess.run(
-        ["unshare", "--mount", "sh", "-c",
-         f'mount -t tmpfs -o size=4k,mode=1777 none {readable}/small && exec "$@"', "sh",
-         *ordinary_user.words("env", config, temporary, *words)],
-        cwd="/", capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    known = diagnose(done.stderr)
-    assert known is not None, done.stderr
+    small = readable / "small"
+    small.mkdir()
+    mount = f"mount -t tmpfs -o size=4k,mode=1777 none {small}"
+    settings = f"export APPTAINER_TMPDIR={small} APPTAINER_UNSQUASH=1"
+    plan = make_plan(readable, sif, "unpacked")
+    known = _as_ordinary(ordinary_user, readable, plan, f"{mount}; {settings}")
     assert known.cause == "the folder for temporary files is too small to unpack the .sif into"
 
 
@@ -225,7 +216,6 @@ def test_a_host_without_user_namespaces_is_named(ordinary_user, readable, sif):
     """In a user name space of its own, whose limit of further ones is nought."""
     readable.chmod(0o777)
     account = ordinary_user.account
-    assert account is not None
     command = ["env", f"APPTAINER_CONFIGDIR={config_folder(readable)}"]
     command += instance_command(make_plan(readable, sif, "unspaced"))
     done = _in_user_namespace(
@@ -239,33 +229,14 @@ def test_a_host_without_user_namespaces_is_named(ordinary_user, readable, sif):
 
 def _in_user_namespace(command: list[str], limit: str, user: int, group: int) -> str:
     """Run a command as a user of a new user name space in which ``limit`` is 0."""
-    ready, writing_ready = os.pipe()
-    mapped, writing_mapped = os.pipe()
-    said, writing_said = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            if ctypes.CDLL(None).unshare(CLONE_NEWUSER) != 0:
-                os._exit(1)
-            os.write(writing_ready, b"x")
-            os.read(mapped, 1)
-            os.setresgid(0, 0, 0)
-            os.setgroups([])
-            os.setresuid(0, 0, 0)
-            Path(limit).write_text("0")
-            os.setresgid(group, group, group)
-            os.setresuid(user, user, user)
-            os.dup2(writing_said, 2)
-            os.execvp(command[0], command)
-        finally:
-            os._exit(1)
-    for descriptor in (writing_ready, writing_said):
-        os.close(descriptor)
-    os.read(ready, 1)
-    for kind in ("uid_map", "gid_map"):
-        Path(f"/proc/{child}/{kind}").write_text("0 0 65536")
-    os.write(writing_mapped, b"x")
-    with os.fdopen(said, errors="replace") as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    return text
+    identity = (f"--reuid={user}", f"--regid={group}", "--clear-groups")
+    # What is executed once the ids are mapped is root of the name space, and may set its limit.
+    limiting = """sh -c 'echo 0 >"$0" && exec setpriv "$@"'"""
+    script = f'read -r _ && exec {limiting} "$0" "$@"'
+    words = ("unshare", "--user", "sh", "-c", script, limit, *identity, *command)
+    with running(*words, stderr=subprocess.PIPE) as process:
+        own, folder = Path("/proc/self/ns/user").readlink(), Path(f"/proc/{process.pid}")
+        until(lambda: (folder / "ns/user").readlink() != own, "a name space")
+        for kind in ("uid_map", "gid_map"):
+            (folder / kind).write_text("0 0 65536")
+        return process.communicate("\n")[1]

@@ -82,7 +82,6 @@ def test_a_container_that_has_ended_is_removed(engine, container):
     container.kill()
     container.wait()
     (found,) = _about(container.name, DockerEngine.leftovers())
-    assert found.fix is not None
     assert found.fix() == f"removed container {container.name}"
     assert not engine.containers.list(all=True, filters={"name": container.name})
 
@@ -93,7 +92,6 @@ def test_a_container_of_a_deployment_that_is_remembered_is_none_of_them(containe
     (found,) = _about(container.name, DockerEngine.leftovers())
     _remember(_folder())
     assert not _about(container.name, DockerEngine.leftovers())
-    assert found.fix is not None
     with pytest.raises(KitError, match="belongs to a deployment again"):
         found.fix()
     container.reload()
@@ -133,7 +131,6 @@ def test_an_instance_without_a_server_is_stopped(instance):
     name, folder = instance(WAIT), _folder()
     (found,) = _about(name, ApptainerEngine.leftovers())
     assert found.detail.endswith("has no server")
-    assert found.fix is not None
     _remember(folder)
     assert not list(ApptainerEngine.leftovers())
     with pytest.raises(KitError, match="is in use again"):
