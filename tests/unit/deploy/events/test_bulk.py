@@ -29,7 +29,7 @@ from deploy.events.tables import EventFileError
 from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError
 from numl_formats.contract import INPUTS
 from tests.unit.deploy.events.played import Fake, labels
-from tests.unit.deploy.events.written import make_event, write_pynuml
+from tests.unit.deploy.events.written import full_disk, make_event, write_pynuml
 
 MODEL = ServedModel(
     "nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "weights_sha256": "0" * 64}
@@ -85,10 +85,7 @@ def labelled(into: Path) -> list[tuple[int, ...]]:
 
 
 def test_a_disk_that_is_full_when_the_record_is_written_is_named(files, tmp_path, monkeypatch):
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(Path, "write_text", full_disk)
     with pytest.raises(OSError, match="No space left") as caught:
         run(files, tmp_path / "out")
     assert caught.value.filename == str(tmp_path / "out")
@@ -97,10 +94,7 @@ def test_a_disk_that_is_full_when_the_record_is_written_is_named(files, tmp_path
 def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
     files, tmp_path, monkeypatch
 ):
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("deploy.events.results.write_atomically", fail)
+    monkeypatch.setattr("deploy.events.results.write_atomically", full_disk)
     with pytest.raises(KitError, match="cannot be written: No space left") as caught:
         run(files, tmp_path / "out")
     assert "--out" not in str(caught.value.remedy)

@@ -17,7 +17,7 @@ from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
 from deploy.host.errors import ClientError, NoAnswerError, RequestError, ServerAwayError
-from tests.unit.deploy.events.played import MODEL, labels
+from tests.unit.deploy.events.played import MODEL, Fake, labels
 
 UVY = ("u", "v", "y")
 
@@ -42,15 +42,13 @@ def outputs_for(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 Behave = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-class FakeTransport:
+class FakeTransport(Fake):
     """Stands in for a server: calls ``behave`` for each request."""
+
+    closed = False
 
     def __init__(self, behave: Behave) -> None:
         self.behave = behave
-        self.closed = False
-
-    def describe(self, model: str) -> ServedModel:
-        return MODEL
 
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         return self.behave(tensors)

@@ -1,6 +1,5 @@
 """Batch jobs that label shares of files: what is submitted again, and what is told."""
 
-import errno
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ from deploy.host.batch.jobs import SCRIPT, BatchSystem, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import ClientError, Ended, KitError
+from tests.unit.deploy.events.written import full_disk
 
 
 class Fake(Slurm):
@@ -161,11 +161,8 @@ def test_a_second_ctrl_c_leaves_jobs_whose_name_was_told(farm, monkeypatch):
 
 
 def test_a_disk_that_is_full_when_shares_are_written_is_named(farm, monkeypatch):
-    def fail(*_, **__):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     campaign, _ = farm()
-    monkeypatch.setattr(Path, "write_text", fail)
+    monkeypatch.setattr(Path, "write_text", full_disk)
     with pytest.raises(OSError, match="No space left") as caught:
         run_campaign(campaign)
     assert caught.value.filename == str(campaign.folder)
