@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,14 @@ import pytest
 from tests.kit import Kit
 from tests.programs import run_program
 
-Program = Callable[..., "subprocess.CompletedProcess[str]"]
+
+def only_line(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """Return the line that is all that it says as it ends with this status."""
+    assert done.returncode == status, done
+    [line] = done.stderr.splitlines()
+    name, _, said = line.partition(": ")
+    assert name == "numl-label"
+    return said
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import grpc
 import numpy as np
@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority, Pair
+from tests.unit.deploy.client.servers import grpc_server
 
 _PROCESS = """\
 import sys
@@ -24,6 +25,7 @@ with scripted() as server:
     sys.stdin.read()
 """
 Answer = Callable[[int], tuple[grpc.StatusCode, str] | None]
+BUSY = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
 Alter = Callable[[int, service_pb2.ModelInferResponse], None]
 
 
@@ -39,6 +41,10 @@ class Scripted(service_pb2_grpc.GRPCInferenceServiceServicer):
     requests: list[service_pb2.ModelInferRequest] = field(default_factory=list)
     metadata: list[dict[str, str]] = field(default_factory=list)
     port: int = 0
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def ModelInfer(  # noqa: N802
         self, request: service_pb2.ModelInferRequest, context: grpc.ServicerContext
@@ -71,21 +77,9 @@ def scripted(
 ) -> Iterator[Scripted]:
     """Serve on loopback; with ``pair`` over TLS, with ``clients`` only to those it has signed."""
     service = Scripted(says, alter)
-    server = grpc.server(ThreadPoolExecutor(16))
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
-    if pair is None:
-        service.port = server.add_insecure_port("127.0.0.1:0")
-    else:
-        trusted = None if clients is None else clients.file.read_bytes()
-        credentials = grpc.ssl_server_credentials(
-            [(pair.key.read_bytes(), pair.cert.read_bytes())], trusted, clients is not None
-        )
-        service.port = server.add_secure_port("127.0.0.1:0", credentials)
-    server.start()
-    try:
+    add = partial(service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server, service)
+    with grpc_server(pair, clients, serves=add, threads=16) as service.port:
         yield service
-    finally:
-        server.stop(None).wait()
 
 
 @dataclass
@@ -94,6 +88,10 @@ class Stoppable:
 
     process: "subprocess.Popen[str]"
     port: int
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -108,7 +106,6 @@ def stoppable() -> Iterator[Stoppable]:
     with subprocess.Popen(
         words, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         try:
             yield Stoppable(process, int(process.stdout.readline()))
         finally:

@@ -3,7 +3,6 @@
 import ctypes
 import json
 import os
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,17 +13,16 @@ import grpc
 import pytest
 
 from deploy.client.registry import Registry
-from deploy.host.paths import CHECKOUT
 from tests import registries
-from tests.cpp.scripted import scripted
-
-EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
+from tests.cpp.scripted import BUSY, scripted
+from tests.inputs import EVENTS
+from tests.programs import run_program
 
 
 def test_servers_are_named_by_the_same_files_as_in_python(program, tmp_path):
     registries.make(tmp_path / "servers")
     words = [program.parent / "numl_tests", tmp_path / "servers"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    done = run_program(words, timeout=60, check=True)
     assert tuple(done.stdout.splitlines()) == registries.SERVERS
 
 
@@ -36,7 +34,7 @@ def test_a_server_that_leaves_costs_no_request_and_a_new_one_gets_them(label, tm
     def old_says(number: int) -> None:
         if number == 5:
             (registry.folder / "broken.json").write_text('{"url": "grpc://127.0.0.1')
-            registry.enter(f"grpc://127.0.0.1:{new.port}")
+            registry.enter(f"grpc://{new.address}")
             registry.leave(entry)
         if asked.is_set():
             after_leaving.append(number)
@@ -46,7 +44,7 @@ def test_a_server_that_leaves_costs_no_request_and_a_new_one_gets_them(label, tm
         asked.set()
 
     with scripted(old_says) as old, scripted(new_says) as new:
-        entry = registry.enter(f"grpc://127.0.0.1:{old.port}")
+        entry = registry.enter(f"grpc://{old.address}")
         done = label("--servers", registry.folder, "--json", "--repeat", 250, EVENTS)
     told = json.loads(done.stdout)
     assert (told["events"], told["failed"], told["retries"]) == (1250, 0, 0), done.stderr
@@ -60,11 +58,11 @@ def test_events_that_wait_go_to_a_server_that_comes(label, tmp_path):
 
     def busy_says(number: int) -> tuple[grpc.StatusCode, str]:
         if number == 0:
-            registry.enter(f"grpc://127.0.0.1:{new.port}")
-        return grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size"
+            registry.enter(f"grpc://{new.address}")
+        return BUSY
 
     with scripted(busy_says) as busy, scripted() as new:
-        registry.enter(f"grpc://127.0.0.1:{busy.port}")
+        registry.enter(f"grpc://{busy.address}")
         done = label("--servers", registry.folder, "--json", EVENTS)
     assert json.loads(done.stdout)["events"] == len(new.requests) == 5, done.stderr
 
@@ -116,7 +114,7 @@ def test_a_folder_that_hangs_later_holds_up_no_request(label, tmp_path):
         time.sleep(0.01)  # what an answer takes
 
     with _hung(tmp_path / "hung"), scripted(says) as server:
-        registry.enter(f"grpc://127.0.0.1:{server.port}")
+        registry.enter(f"grpc://{server.address}")
         folder.symlink_to("good")
         done = label("--servers", folder, "--json", "--repeat", 250, EVENTS)
     told = json.loads(done.stdout)

@@ -14,35 +14,35 @@ from tritonclient.grpc import service_pb2
 
 from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
-from tests.cpp.scripted import scripted, stoppable
+from tests.cpp.conftest import only_line
+from tests.cpp.scripted import BUSY, scripted, stoppable
+from tests.inputs import EVENTS
 from tests.kit import free_ports
+from tests.programs import run_program
 
-EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
-AWAY = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
 ABOVE_RATE = (grpc.StatusCode.RESOURCE_EXHAUSTED, "local_rate_limited")
 REFUSED = (grpc.StatusCode.INVALID_ARGUMENT, "hit_table_integral: row 3 is 5e+06")
 
 
 def test_a_refused_event_is_named_in_the_servers_words_and_not_sent_again(label):
     with scripted(lambda number: REFUSED if number == 1 else None) as server:
-        done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--quiet", EVENTS)
+        done = label("--url", server.address, "--in-flight", 1, "--quiet", EVENTS)
     assert len(server.requests) == 5
-    url = f"grpc://127.0.0.1:{server.port}"
-    expected = f"numl-label: event 1\t100\t2: {url}: hit_table_integral: row 3 is 5e+06\n"
-    assert (done.returncode, done.stderr) == (1, expected)
+    url = f"grpc://{server.address}"
+    assert only_line(done, 1) == f"event 1\t100\t2: {url}: hit_table_integral: row 3 is 5e+06"
 
 
 def test_a_busy_server_is_asked_again_after_a_pause(label):
-    with scripted(lambda number: AWAY if number < 2 else None) as server:
-        done = label("--url", f"127.0.0.1:{server.port}", "--json", EVENTS)
+    with scripted(lambda number: BUSY if number < 2 else None) as server:
+        done = label("--url", server.address, "--json", EVENTS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["retries"] >= 1
 
 
 def test_a_client_above_its_rate_at_a_front_door_waits_and_loses_no_event(label):
     with scripted(lambda number: ABOVE_RATE if number % 2 == 0 else None) as server:
-        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", 64)
-        done = label(*where, "--repeat", 100, "--json", EVENTS)
+        flags = ("--in-flight", 64, "--repeat", 100, "--json")
+        done = label("--url", server.address, *flags, EVENTS)
     told = json.loads(done.stdout)
     assert (told["events"], told["failed"]) == (500, 0), done.stderr
     assert told["retries"] > 200  # twice the budget
@@ -62,15 +62,15 @@ def test_as_many_requests_are_on_their_way_as_may_be_and_no_more(label, most):
             there -= 1
 
     with scripted(hold) as server:
-        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", most)
-        done = label(*where, "--repeat", 24, "--json", EVENTS)
+        flags = ("--in-flight", most, "--repeat", 24, "--json")
+        done = label("--url", server.address, *flags, EVENTS)
     assert json.loads(done.stdout)["events"] == 120, done.stderr
     assert max(seen) == most
 
 
 def test_requests_of_a_server_that_refuses_go_to_another_at_once(label):
-    with scripted(lambda _: AWAY) as first, scripted() as second:
-        urls = ("--url", f"127.0.0.1:{first.port}", "--url", f"127.0.0.1:{second.port}")
+    with scripted(lambda _: BUSY) as first, scripted() as second:
+        urls = ("--url", first.address, "--url", second.address)
         done = label(*urls, "--json", "--repeat", 20, EVENTS)
     assert json.loads(done.stdout)["events"] == 100, done.stderr
     assert len(second.requests) == 100
@@ -84,9 +84,9 @@ def test_a_server_that_hangs_is_away_long_before_the_timeout(program):
         stoppable() as hangs,
         scripted(lambda number: hangs.stop() if number == 5 else None) as other,
     ):
-        urls = ("--url", f"127.0.0.1:{hangs.port}", "--url", f"127.0.0.1:{other.port}")
+        urls = ("--url", hangs.address, "--url", other.address)
         words = [impatient, *urls, "--json", "--repeat", "20", EVENTS]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+        done = run_program(words, timeout=120)
     told = json.loads(done.stdout)
     assert (told["events"], told["failed"]) == (100, 0), done.stderr
     assert told["retries"] > 0
@@ -94,18 +94,17 @@ def test_a_server_that_hangs_is_away_long_before_the_timeout(program):
 
 def test_a_service_that_refuses_everything_is_not_loaded_by_retries(label):
     """The budget holds, and a refusing server is looked at by one request at a time."""
-    with scripted(lambda _: AWAY) as server:
-        where = ("--url", f"127.0.0.1:{server.port}")
-        done = label(*where, "--timeout", 3, "--repeat", 10, EVENTS)
+    with scripted(lambda _: BUSY) as server:
+        done = label("--url", server.address, "--timeout", 3, "--repeat", 10, EVENTS)
         assert done.returncode == 1
         assert "Exceeds maximum queue size: try again in 1 s" in done.stderr
     assert len(server.requests) <= 8 + 2 * 16
 
 
 def test_a_request_that_only_waited_ends_with_the_servers_last_words(label):
-    with scripted(lambda _: AWAY) as server:
-        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", 1)
-        said = label(*where, "--timeout", 0.3, EVENTS).stderr.splitlines()
+    with scripted(lambda _: BUSY) as server:
+        done = label("--url", server.address, "--in-flight", 1, "--timeout", 0.3, EVENTS)
+    said = done.stderr.splitlines()
     assert len(said) == 2
     assert all("Exceeds maximum queue size" in line for line in said), said
 
@@ -113,8 +112,8 @@ def test_a_request_that_only_waited_ends_with_the_servers_last_words(label):
 def test_a_deadline_of_the_servers_own_is_told_in_its_words(label):
     late = (grpc.StatusCode.DEADLINE_EXCEEDED, "upstream request timeout")
     with scripted(lambda _: late) as server:
-        done = label("--url", f"127.0.0.1:{server.port}", "--quiet", EVENTS)
-    said = f"event 1\t100\t1: grpc://127.0.0.1:{server.port}: upstream request timeout\n"
+        done = label("--url", server.address, "--quiet", EVENTS)
+    said = f"event 1\t100\t1: grpc://{server.address}: upstream request timeout\n"
     assert done.stderr.startswith("numl-label: " + said)
 
 
@@ -125,7 +124,7 @@ def test_an_answer_of_any_width_ends_in_one_line(label):
                 output.shape[1] = 1 << 62
 
     with scripted(alter=wide) as server:
-        done = label("--url", f"127.0.0.1:{server.port}", "--quiet", EVENTS)
+        done = label("--url", server.address, "--quiet", EVENTS)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 5
     assert "x_semantic_u with 4611686018427387904 columns" in done.stderr
@@ -135,15 +134,14 @@ def test_a_server_that_takes_seconds_to_accept_is_waited_for(label):
     with stoppable() as slow:
         slow.stop()
         threading.Timer(3, slow.process.send_signal, [signal.SIGCONT]).start()
-        done = label("--url", f"127.0.0.1:{slow.port}", "--json", EVENTS)
+        done = label("--url", slow.address, "--json", EVENTS)
     told = json.loads(done.stdout)
     assert (told["events"], told["retries"]) == (5, 0), done.stderr
 
 
 def test_a_server_that_nothing_connects_to_costs_no_event_of_a_short_timeout(label):
     with socket.create_server(("127.0.0.1", 0)) as silent, scripted() as server:
-        urls = ("--url", f"127.0.0.1:{silent.getsockname()[1]}")
-        urls += ("--url", f"127.0.0.1:{server.port}")
+        urls = ("--url", f"127.0.0.1:{silent.getsockname()[1]}", "--url", server.address)
         done = label(*urls, "--timeout", 4, "--json", EVENTS)
     told = json.loads(done.stdout)
     assert (told["events"], told["failed"]) == (5, 0), done.stderr
@@ -152,9 +150,9 @@ def test_a_server_that_nothing_connects_to_costs_no_event_of_a_short_timeout(lab
 def test_a_missing_model_is_told_at_once(label):
     unknown = (grpc.StatusCode.NOT_FOUND, "Request for unknown model: 'nugraph3' is not found")
     with scripted(lambda _: unknown) as server:
-        done = label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, EVENTS)
+        done = label("--url", server.address, "--in-flight", 1, EVENTS)
     assert len(server.requests) == 5
-    assert f"grpc://127.0.0.1:{server.port} serves no model nugraph3" in done.stderr
+    assert f"grpc://{server.address} serves no model nugraph3" in done.stderr
 
 
 def test_no_server_is_told_with_the_reason(label):
@@ -174,7 +172,7 @@ def test_tls_and_a_token_that_is_read_anew(label, tmp_path, mutual):
     token.write_text("secret\n")
     flags: list[object] = ["--ca", authority.file, "--token-file", token]
     with scripted(pair=pair, clients=authority if mutual else None) as server:
-        where = ("--url", f"grpcs://127.0.0.1:{server.port}", "--quiet", "--timeout", 2)
+        where = ("--url", f"grpcs://{server.address}", "--quiet", "--timeout", 2)
         own = ["--cert", mine.cert, "--key", mine.key] if mutual else []
         done = label(*where, *flags, *own, EVENTS)
         assert done.returncode == 0, done.stderr
@@ -190,8 +188,7 @@ def test_tls_and_a_token_that_is_read_anew(label, tmp_path, mutual):
 def test_a_token_is_never_sent_without_tls(label, tmp_path):
     (tmp_path / "token").write_text("secret")
     with scripted() as server:
-        where = f"127.0.0.1:{server.port}"
-        done = label("--url", where, "--token-file", tmp_path / "token", EVENTS)
+        done = label("--url", server.address, "--token-file", tmp_path / "token", EVENTS)
     assert (done.returncode, server.requests) == (2, [])
     assert "without TLS" in done.stderr
 
@@ -233,13 +230,20 @@ def test_a_fallback_that_cannot_start_fails_no_event_that_another_server_answers
     returns = time.monotonic() + 7
 
     def says(_: int) -> tuple[grpc.StatusCode, str] | None:
-        return AWAY if time.monotonic() < returns else None
+        return BUSY if time.monotonic() < returns else None
 
     with scripted(says) as server:
-        flags = ("--url", f"127.0.0.1:{server.port}", "--json")
+        flags = ("--url", server.address, "--json")
         done = label(*flags, "--fallback", "exit 3", "--fallback-url", "127.0.0.1:1", EVENTS)
     assert json.loads(done.stdout)["events"] == 5, done.stderr
     assert json.loads(done.stdout)["fallback_started"] is True
+
+
+# What its client gets that tells of the signal.
+TRAPPING = (
+    *("--fallback", "trap 'echo ended; exit' TERM; while :; do sleep 0.1; done"),
+    *("--fallback-url", "127.0.0.1:1", "--timeout", "1", EVENTS),
+)
 
 
 def test_a_fallback_server_hears_a_signal_that_its_client_blocks(program):
@@ -247,22 +251,18 @@ def test_a_fallback_server_hears_a_signal_that_its_client_blocks(program):
     # Debian's own shell blocks nothing.
     shell = 'mount --bind "$(command -v bash)" "$(readlink -f /bin/sh)" && exec "$@"'
     words = ["unshare", "--mount", "bash", "-c", shell, "bash"]
-    if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+    if run_program([*words, "true"]).returncode:
         pytest.skip("no mount is allowed here")
     code = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
     words += [sys.executable, "-c", f"{code}; os.execv(sys.argv[1], sys.argv[1:])", program]
-    flags = ["--fallback", "trap 'echo ended; exit' TERM; while :; do sleep 0.1; done"]
-    flags += ["--fallback-url", "127.0.0.1:1", "--timeout", "1", EVENTS]
-    done = subprocess.run([*words, *flags], capture_output=True, text=True, timeout=60, check=False)
+    done = run_program([*words, *TRAPPING], timeout=60)
     assert "ended" in done.stderr.splitlines()
 
 
 def test_a_fallback_server_hears_a_signal_that_its_client_ignores(program):
     """As of a job whose script outlives SIGTERM; a shell cannot trap what it was started with."""
-    flags = ["--fallback", "trap 'echo ended; exit' TERM; while :; do sleep 0.1; done"]
-    flags += ["--fallback-url", "127.0.0.1:1", "--timeout", "1", EVENTS]
-    words = ["bash", "-c", "trap '' TERM; exec \"$@\"", "bash", program, *flags]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    words = ["bash", "-c", "trap '' TERM; exec \"$@\"", "bash", program, *TRAPPING]
+    done = run_program(words, timeout=60)
     assert "ended" in done.stderr.splitlines()
 
 
@@ -313,7 +313,5 @@ def test_the_messages_have_the_protocols_numbers_and_types(tmp_path):
 )
 def test_a_wrong_command_line_is_one_line(label, words, said):
     done = label(*words)
-    assert done.returncode == 2
     assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+    assert said in only_line(done, 2)

@@ -12,12 +12,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from deploy.host.paths import CHECKOUT
-from tests.cpp.scripted import scripted
+from tests.cpp.scripted import BUSY, scripted
+from tests.inputs import EVENTS
 from tests.kit import until
 from tests.programs import run_program
-
-EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 
 
 @pytest.mark.parametrize("kilobytes", [1, 8, 16, 30, 45, 50])
@@ -31,7 +29,7 @@ def test_a_full_disk_is_told_and_no_file_is_left(program, tmp_path, kilobytes):
     # SIGXFSZ is ignored so that a write fails, as on a full disk.
     limited = ["bash", "-c", """trap '' XFSZ; ulimit -f "$0"; exec "$@" """, str(kilobytes)]
     with scripted() as server:
-        words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "60"]
+        words = [program, "--url", server.address, "--repeat", "60"]
         done = run_program([*limited, *words, "--out", tmp_path / "out.h5", EVENTS], timeout=120)
     assert done.returncode == 1, done.stderr
     assert "out.h5 cannot be written" in done.stderr.splitlines()[-1]
@@ -39,7 +37,7 @@ def test_a_full_disk_is_told_and_no_file_is_left(program, tmp_path, kilobytes):
 
 
 def _out_of(label, server, out, *flags):
-    return label("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--out", out, *flags)
+    return label("--url", server.address, "--in-flight", 1, "--out", out, *flags)
 
 
 def test_what_another_run_left_does_not_block_a_run_and_the_mode_is_a_new_files(label, tmp_path):
@@ -85,8 +83,7 @@ def test_earlier_results_stay_if_no_event_is_answered(label, tmp_path):
 
 
 def test_what_was_answered_is_kept_if_the_server_then_stays_away(label, tmp_path):
-    away = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
-    with scripted(lambda number: away if number >= 3 else None) as server:
+    with scripted(lambda number: BUSY if number >= 3 else None) as server:
         done = _out_of(label, server, tmp_path / "out.h5", "--timeout", 0.5, EVENTS)
     assert done.returncode == 1
     assert "unreachable for 0.5 s" in done.stderr.splitlines()[-1]
@@ -130,10 +127,9 @@ def test_a_signal_ends_the_fallback_server_and_leaves_no_part_of_a_file(program,
 
 
 def test_a_summary_is_printed_also_if_the_server_stays_away(label):
-    away = (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size")
-    with scripted(lambda number: away if number >= 3 else None) as server:
-        where = ("--url", f"127.0.0.1:{server.port}", "--in-flight", 1, "--timeout", 0.5)
-        done = label(*where, "--json", EVENTS)
+    with scripted(lambda number: BUSY if number >= 3 else None) as server:
+        flags = ("--in-flight", 1, "--timeout", 0.5, "--json")
+        done = label("--url", server.address, *flags, EVENTS)
     assert done.returncode == 1
     told = json.loads(done.stdout)
     assert (told["ok"], told["events"], told["failed"]) == (False, 3, 2)
@@ -157,7 +153,7 @@ def test_what_nohup_ignores_stays_ignored(program, tmp_path):
             client.send_signal(signal.SIGHUP)
 
     with scripted(hang_up) as server:
-        words = ["nohup", program, "--url", f"127.0.0.1:{server.port}", "--json", EVENTS]
+        words = ["nohup", program, "--url", server.address, "--json", EVENTS]
         client = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         client.communicate(timeout=60)
     assert client.returncode == 0
@@ -166,7 +162,7 @@ def test_what_nohup_ignores_stays_ignored(program, tmp_path):
 @pytest.mark.parametrize("flags", [(), ("--list",)])
 def test_a_reader_that_has_enough_ends_it_without_a_word(program, tmp_path, flags):
     with scripted() as server:
-        words = [program, "--url", f"127.0.0.1:{server.port}", "--repeat", "50", *flags]
+        words = [program, "--url", server.address, "--repeat", "50", *flags]
         client = subprocess.Popen(
             [*words, *[EVENTS] * 400], stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )

@@ -12,10 +12,9 @@ from typing import Any
 import h5py
 import pytest
 
-from deploy.host.paths import CHECKOUT
+from tests.inputs import EVENTS
 from tests.kit import until
 
-EVENTS = CHECKOUT / "scripts" / "data" / "demo_events.h5"
 MODELS = ("--models", "nugraph2_cpu,nugraph3", "--instances", "1")
 REQUESTS = 1000
 

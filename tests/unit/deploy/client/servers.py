@@ -4,7 +4,7 @@ import http.server
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
 
@@ -16,9 +16,19 @@ HTTP1 = "http/1.1"
 
 
 @contextmanager
-def grpc_server(pair: Pair | None = None, clients: Authority | None = None) -> Iterator[int]:
-    """A gRPC server: encrypted with ``pair``, and open to those alone that ``clients`` signed."""
-    server = grpc.server(futures.ThreadPoolExecutor(1))
+def grpc_server(
+    pair: Pair | None = None,
+    clients: Authority | None = None,
+    *,
+    serves: Callable[[grpc.Server], object] = lambda _: None,
+    threads: int = 1,
+) -> Iterator[int]:
+    """A gRPC server: encrypted with ``pair``, and open to those alone that ``clients`` signed.
+
+    ``serves`` gives it what it answers with.
+    """
+    server = grpc.server(futures.ThreadPoolExecutor(threads))
+    serves(server)
     if pair is None:
         port = server.add_insecure_port("127.0.0.1:0")
     else:

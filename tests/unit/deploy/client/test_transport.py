@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from concurrent import futures
 from contextlib import closing, contextmanager
 from math import inf
 
@@ -13,7 +12,11 @@ from deploy.client import transport as module
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import BusyError, ServedModel, TritonTransport, triton_reason
 from deploy.host.errors import KitError, RequestError, ServerAwayError
-from tests.unit.deploy.client.servers import Metrics, http_server
+from tests.unit.deploy.client.servers import Metrics, grpc_server, http_server
+
+
+def connected(url: str) -> TritonTransport:
+    return TritonTransport(Endpoint.parse(url), timeout=5)
 
 
 def test_class_names_come_from_the_configuration_if_they_fit():
@@ -44,9 +47,8 @@ def test_a_reason_is_one_line_without_wrapping(message, reason):
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_a_server_that_is_not_there_is_away(scheme):
     # Port 1 is reserved; nothing listens there.
-    address = Endpoint.parse(f"{scheme}://127.0.0.1:1")
     with (
-        closing(TritonTransport(address, timeout=5)) as transport,
+        closing(connected(f"{scheme}://127.0.0.1:1")) as transport,
         pytest.raises(ServerAwayError, match=rf"^{scheme}://127\.0\.0\.1:1: .*refused"),
     ):
         transport.describe("nugraph3")
@@ -68,14 +70,11 @@ def refusing(code: grpc.StatusCode, words: str, times: float = inf) -> Iterator[
 
             return grpc.unary_unary_rpc_method_handler(answer)
 
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    server.add_generic_rpc_handlers((Refusal(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    transport = TritonTransport(Endpoint.parse(f"grpc://127.0.0.1:{port}"), timeout=5)
-    yield transport
-    transport.close()
-    server.stop(None).wait()
+    with (
+        grpc_server(serves=lambda server: server.add_generic_rpc_handlers((Refusal(),))) as port,
+        closing(connected(f"grpc://127.0.0.1:{port}")) as transport,
+    ):
+        yield transport
 
 
 def test_a_model_that_a_newer_triton_calls_not_found_is_not_ready():
@@ -137,9 +136,7 @@ def test_a_client_above_its_rate_is_answered_after_a_while_over_http():
 
     with (
         http_server(answers=Limited) as port,
-        closing(
-            TritonTransport(Endpoint.parse(f"http://127.0.0.1:{port}"), timeout=5)
-        ) as transport,
+        closing(connected(f"http://127.0.0.1:{port}")) as transport,
     ):
         assert transport.metadata("nugraph3") == {}
 
@@ -149,7 +146,7 @@ def test_a_stream_that_has_failed_before_its_request_is_sent_says_why(monkeypatc
         time.sleep(1)  # the connection is refused meanwhile
         return []
 
-    transport = TritonTransport(Endpoint.parse("grpc://127.0.0.1:1"), timeout=5)
+    transport = connected("grpc://127.0.0.1:1")
     monkeypatch.setattr(transport, "_tensors", slowly)
     with pytest.raises(ServerAwayError):
         transport.stream(ServedModel("m", {}, (), {}), {})
