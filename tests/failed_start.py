@@ -76,9 +76,7 @@ class Bench:
         name = f"failing-{os.getpid()}"
         deployment = Deployment(name=name, models=("nugraph3",), ports=free_ports())
         plan = Numpy1Engine(Resolved(deployment)).plan()
-        repository = str(plan.repository)
-        arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
-        return plan.model_copy(update={"arguments": arguments, "log": self.folder / "log"})
+        return serving(plan, served, self.folder / "log")
 
     def start(
         self,
@@ -118,3 +116,10 @@ class Bench:
 
     def failure(self, plan: LaunchPlan, **start: Any) -> LaunchError:
         return refusal(lambda: self.start(plan, **start))
+
+
+def serving(plan: LaunchPlan, served: Path, log: Path) -> LaunchPlan:
+    """Return the plan with another model repository, and a log of its own."""
+    repository = str(plan.repository)
+    arguments = tuple(a.replace(repository, str(served)) for a in plan.arguments)
+    return plan.model_copy(update={"arguments": arguments, "log": log})

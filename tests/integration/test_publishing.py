@@ -157,7 +157,7 @@ def test_a_model_that_does_not_give_its_reference_output_is_not_published(bucket
     wrong = tmp_path / "wrong"
     shutil.copytree(CHECKOUT / "model_repository" / "nugraph3" / "1", wrong)
     with np.load(wrong / "golden.npz") as arrays:
-        changed = {name: arrays[name] for name in arrays.files}
+        changed = dict(arrays)
     changed["output/x_semantic_u"] = changed["output/x_semantic_u"] + 1
     np.savez(wrong / "golden.npz", **changed)
     words = ["--models", "nugraph3", "--checkpoint", f"nugraph3={wrong}"]

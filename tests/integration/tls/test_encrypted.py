@@ -4,21 +4,19 @@ One that also asks for client certificates: tests/conformance/test_tls.py.
 """
 
 import shutil
-import time
 
 import numpy as np
-import pytest
 
-from deploy.client.probe import Probe
 from deploy.deployment.deployment import Deployment, Tls
-from deploy.engines.local import LocalEngine, ProcessServer
+from deploy.engines.local import LocalEngine
 from deploy.engines.resolved import Resolved
-from deploy.engines.server import start_until_ready
-from deploy.host.errors import LaunchError
-from deploy.host.paths import CHECKOUT, MODEL_REPOSITORY
-from deploy.triton.golden import read_golden
+from deploy.host.paths import MODEL_REPOSITORY
+from deploy.triton.golden import golden_of
 from deploy.triton.stage import VERSION, stage
-from tests.kit import SMALL, START_S
+from tests.environments import ignore
+from tests.failed_start import Bench, serving
+from tests.inputs import EVENTS
+from tests.kit import SMALL
 from tests.tls import OUTSIDE, smoke, told, url
 
 
@@ -53,11 +51,10 @@ def test_up_says_what_has_no_tls(kit, encrypted, pair):
 
 
 def test_a_client_sends_its_events_over_tls(kit, encrypted, site):
-    events = CHECKOUT / "scripts" / "data" / "demo_events.h5"
     flags = ("--url", url(encrypted), "--ca", str(site.file), "--json")
-    done = kit.run("infer", str(events), *flags, script=True)
+    done = kit.run("infer", str(EVENTS), *flags, script=True)
     assert done.returncode == 0, done.stderr
-    done = kit.run("infer", str(events), "--url", url(encrypted), script=True)
+    done = kit.run("infer", str(EVENTS), "--url", url(encrypted), script=True)
     assert done.returncode == 1
     assert "was not issued by an authority that this host trusts" in done.stderr
 
@@ -79,40 +76,20 @@ def test_a_pair_that_was_changed_for_one_that_does_not_fit_is_told(folder, pair,
     tls = Tls(cert=pair.cert, key=site.issue("another").key)
     deployment = Deployment(name="changed", models=("nugraph3",), instances=1, tls=tls)
     engine = LocalEngine(Resolved(deployment))
-    engine.prepare(lambda _: None)
-    plan = engine.plan().model_copy(update={"log": folder / "changed.log"})
+    engine.prepare(ignore)
     served = folder / "changed"
     stage(engine.models(), served)
-    arguments = tuple(a.replace(str(plan.repository), str(served)) for a in plan.arguments)
-    plan = plan.model_copy(update={"arguments": arguments})
-    probe = Probe(f"http://127.0.0.1:{plan.ports.http}", identity=plan.identity)
-    golden = read_golden(MODEL_REPOSITORY / "nugraph3" / VERSION / "golden.npz")
-    servers = []
-
-    def start():
-        servers.append(ProcessServer(plan, lambda **_: None))
-        return servers[-1]
-
-    def wait(server, patient):
-        server.wait_ready(
-            probe, {"nugraph3": golden}, patient=patient,
-            deadline=time.monotonic() + START_S, stopped=lambda: False,
-        )  # fmt: skip
-
-    try:
-        with pytest.raises(LaunchError) as caught:
-            start_until_ready(start, wait)  # on a busy host a Triton may stop starting
-    finally:
-        for server in servers:
-            server.stop()
-    assert caught.value.cause == "the server cannot use its certificate and private key for TLS"
+    plan = serving(engine.plan(), served, folder / "changed.log")
+    golden = {"nugraph3": golden_of(MODEL_REPOSITORY / "nugraph3")}
+    failure = Bench(folder, plan.repository).failure(plan, golden=golden)
+    assert failure.cause == "the server cannot use its certificate and private key for TLS"
 
 
 def test_wrong_values_are_told(kit, encrypted, site, tmp_path):
     shutil.copytree(MODEL_REPOSITORY / "nugraph3", tmp_path / "nugraph3")
     golden = tmp_path / "nugraph3" / VERSION / "golden.npz"
     with np.load(golden) as arrays:
-        changed = {name: arrays[name] for name in arrays.files}
+        changed = dict(arrays)
     changed["output/e_evt"] = changed["output/e_evt"][:, ::-1]
     np.savez(golden, **changed)
     answer = smoke(kit, url(encrypted), "--ca", site.file, "--repository", tmp_path)

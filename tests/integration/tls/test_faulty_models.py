@@ -1,6 +1,7 @@
 """What is wrong with the models of a remote service is told."""
 
 import re
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +13,7 @@ from deploy.engines.resolved import Resolved
 from deploy.host.errors import ServerAwayError
 from deploy.triton.config import write_config
 from deploy.triton.stage import VERSION, stage
+from tests.failed_start import serving
 from tests.kit import until
 from tests.tls import smoke, url
 
@@ -25,7 +27,6 @@ def faulty(folder, pair, kit, site):
     )
     engine = LocalEngine(Resolved(deployment))
     engine.prepare(lambda _: None)
-    plan = engine.plan()
     served = folder / "faulty"
     models = engine.models()
     stage(models, served)
@@ -35,12 +36,10 @@ def faulty(folder, pair, kit, site):
     (served / "nugraph2_cpu" / VERSION / "model.py").write_text("raise ValueError('no weights')\n")
     # As servers elsewhere are: anybody may ask which models there are. It does not poll, which
     # would have it load the broken one again and again.
-    arguments = tuple(
-        a.replace(str(plan.repository), str(served))
-        for a in plan.arguments
-        if not re.search("-restricted-|--model-control-mode|--repository-poll", a)
-    )
-    plan = plan.model_copy(update={"arguments": arguments, "log": folder / "log"})
+    plan = serving(engine.plan(), served, folder / "log")
+    closed = re.compile("-restricted-|--model-control-mode|--repository-poll")
+    arguments = tuple(a for a in plan.arguments if not closed.search(a))
+    plan = plan.model_copy(update={"arguments": arguments})
     answer = {"ports": plan.ports.model_dump()}
     server = ProcessServer(plan, lambda **_: None)
     try:
@@ -48,13 +47,11 @@ def faulty(folder, pair, kit, site):
 
         def loaded() -> bool:
             assert server.alive(), server.output()
-            transport = TritonTransport(endpoint, timeout=5)
             try:
-                index = transport.index() or {}
+                with closing(TritonTransport(endpoint, timeout=5)) as transport:
+                    index = transport.index() or {}
             except ServerAwayError:
                 return False
-            finally:
-                transport.close()
             return set(index) == set(names) and not any(s == "LOADING" for s, _ in index.values())
 
         until(loaded, "the faulty server")
