@@ -58,8 +58,11 @@ class Sync:
         keys = {"AWS_ACCESS_KEY_ID": READER[0], "AWS_SECRET_ACCESS_KEY": READER[1]}
         return {"PATH": os.environ["PATH"], **keys, **self.variables}
 
-    def once(self) -> subprocess.CompletedProcess[str]:
-        return run_program(self.command("--once"), env=self.environment, timeout=SOON_S)
+    def once(self, status: int = 0) -> str:
+        """Look once; return what it says as it ends with this status."""
+        done = run_program(self.command("--once"), env=self.environment, timeout=SOON_S)
+        assert (done.returncode, done.stderr) == (status, ""), done
+        return done.stdout
 
     def start(self) -> None:
         with self.log.open("a") as log:
