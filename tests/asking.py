@@ -1,6 +1,5 @@
 """Clients that ask a small server through a front door, and that server."""
 
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from tests.backend import INFER
 from tests.certificates import Authority, Pair
 from tests.doors import Server
 from tests.kit import SOON_S, free_ports
+from tests.programs import started
 
 CLIENTS = 4
 
@@ -82,10 +82,8 @@ def backends(count: int, seconds: float) -> Iterator[list[Server]]:
         for _ in range(count):
             ports = free_ports()
             servers.append(Server(ports.http, ports.grpc))
-            words = [str(each) for each in (ports.grpc, ports.http, seconds)]
-            server = subprocess.Popen([sys.executable, "-m", "tests.backend", *words])
-            stack.callback(server.wait)
-            stack.callback(server.kill)
+            words = (sys.executable, "-m", "tests.backend", ports.grpc, ports.http, seconds)
+            stack.enter_context(started(*words))
         yield servers
 
 

@@ -29,6 +29,7 @@ from deploy.host.paths import CHECKOUT
 from tests.certificates import Authority
 from tests.chart import Site, find, render
 from tests.kit import SOON_S, Ports, free_ports, lacking, until
+from tests.programs import started
 
 HAPROXY = CHECKOUT / "containers/haproxy.cfg"
 
@@ -246,10 +247,8 @@ def _bytes(memory: str) -> int:
 
 @contextmanager
 def _running(folder: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([*map(str, words)], cwd=folder, stdout=log, stderr=log)
-    try:
+    with (
+        (folder / "log").open("wb") as log,
+        started(*words, cwd=folder, stdout=log, stderr=log) as process,
+    ):
         yield process
-    finally:
-        process.kill()
-        process.wait()

@@ -1,7 +1,8 @@
 """Programs that are run, and those that stand for others."""
 
+import multiprocessing
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,24 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; return its status and what it said."""
     return subprocess.run(words, capture_output=True, text=True, check=check, **more)
+
+
+def in_child(action: Callable[[], object]) -> int | None:
+    """Run ``action`` in a child of this process; return its status, negative for a signal."""
+    child = multiprocessing.get_context("fork").Process(target=action)
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+@contextmanager
+def started(*words: str | int | Path, **more: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program until the block ends, when it is killed."""
+    with subprocess.Popen([*map(str, words)], **more) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @contextmanager

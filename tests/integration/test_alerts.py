@@ -18,7 +18,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import psutil
@@ -32,6 +31,7 @@ from scripts.monitoring.dashboard import expressions
 from tests.certificates import Authority
 from tests.inputs import inputs_of
 from tests.kit import NUMLKIT, SOON_S, free_ports, lacking, until
+from tests.programs import started
 from tests.unit.deploy.artefacts.test_trust import make_publisher
 
 RULES = CHECKOUT / "containers/monitoring/rules.yaml"
@@ -61,16 +61,6 @@ def answers(url: str) -> bool:
         return bool(get(url))
     except OSError:
         return False
-
-
-@contextmanager
-def process(*words: str | int | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    started = subprocess.Popen([*map(str, words)], text=True, **options)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.communicate()
 
 
 @contextmanager
@@ -152,19 +142,19 @@ def watched(kit, tmp_path_factory):
         mirror = (sys.executable, "-c", AGENT, *bucket, "--poll", "1", "--status-port", others.http)
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        stack.enter_context(process(*mirror, cwd=CHECKOUT, env={**os.environ, **keys}, **silent))
+        stack.enter_context(started(*mirror, cwd=CHECKOUT, env={**os.environ, **keys}, **silent))
         owner, audit = make_publisher(folder), f"127.0.0.1:{free_ports().http}"
         owner.release(b"image")
         look = (NUMLKIT, "published", owner.place, "--verify", owner.signer.path, "--check")
         look = (*look, "--watch", "1", "--metrics", audit)
         state = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
-        stack.enter_context(process(*look, cwd=CHECKOUT, env=state, **silent))
+        stack.enter_context(started(*look, cwd=CHECKOUT, env=state, **silent))
         asked = ("--url", url, "--url", nobody, "--ca", authority.file, "--repository", repository)
         smoke = (NUMLKIT, "smoke", "--watch", "0.5", "--metrics", exported)
         smoke = (*smoke, "--timeout", "60")  # what waits in a queue is not dead
         log = folder / "watch.log"
         said = {"stdout": stack.enter_context(log.open("w")), "stderr": subprocess.STDOUT}
-        watch = stack.enter_context(process(*smoke, *asked, cwd=CHECKOUT, **said))
+        watch = stack.enter_context(started(*smoke, *asked, cwd=CHECKOUT, **said))
         found = SimpleNamespace(
             server=answer, folder=kit.folder("watched"), repository=repository,
             watch=watch, log=log, exported=exported, url=url, nobody=nobody,
@@ -178,10 +168,10 @@ def watched(kit, tmp_path_factory):
         quiet = {"cwd": folder, **silent}
         listen = f"--web.listen-address={alerts}"
         options = ("--config.file=alertmanager.yaml", "--storage.path=alerts", listen)
-        stack.enter_context(process(alertmanager, *options, "--cluster.listen-address=", **quiet))
+        stack.enter_context(started(alertmanager, *options, "--cluster.listen-address=", **quiet))
         listen = f"--web.listen-address={own}"
         options = ("--config.file=prometheus.yaml", "--storage.tsdb.path=series", listen)
-        stack.enter_context(process(prometheus, *options, **quiet))
+        stack.enter_context(started(prometheus, *options, **quiet))
         yield found
 
 

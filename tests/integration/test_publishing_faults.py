@@ -18,11 +18,12 @@ from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.host.errors import PublishError
 from deploy.publishing.bucket import BucketPlace
-from deploy.publishing.destination import Bucket, parse_destination
+from deploy.publishing.destination import parse_destination
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from numl_formats.published import Published
 from numl_formats.statement import read_published
 from tests.bucket import ADMIN, S3, juicefs
+from tests.programs import in_child
 from tests.unit.deploy.publishing.store import MODELS, after, small_models
 
 # What a publish writes: files, the two models' configurations, the pointer. Steps are before and
@@ -71,9 +72,7 @@ def publish(tmp_path, monkeypatch):
 
 
 def at_destination(place: str) -> BucketPlace:
-    destination = parse_destination(place)
-    assert isinstance(destination, Bucket)
-    return BucketPlace(destination)
+    return BucketPlace(parse_destination(place))
 
 
 def at_step(step: int, act: Callable[[], None]) -> Callable[[Any], None]:
@@ -85,18 +84,6 @@ def at_step(step: int, act: Callable[[], None]) -> Callable[[Any], None]:
             client.meta.events.register_first(f"{event}.s3.PutObject", lambda **_: count())
 
     return hook
-
-
-def in_child(action: Callable[[], object]) -> int:
-    """Run ``action`` in a process of its own; return its status, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def die() -> None:

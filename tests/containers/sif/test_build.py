@@ -3,14 +3,12 @@
 import io
 import json
 import os
-import pwd
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from deploy.host.files import sha256_of
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.containers.conftest import SifOfImage
 from tests.containers.sif.conftest import build_without_docker
-from tests.programs import run_program
+from tests.programs import in_child, run_program
 from tests.views import ORDINARY
 
 
@@ -120,7 +118,6 @@ def test_an_ordinary_user_builds_the_same_bytes_without_docker(
     sif_without_docker, context, ingredients, tools, ordinary_user, monkeypatch
 ):
     account = ordinary_user.account
-    assert account is not None
     with tempfile.TemporaryDirectory(prefix="numlkit-test-home-") as name:
         home = Path(name)
         # What this user can read: the checkout and the caches are perhaps root's.
@@ -136,32 +133,13 @@ def test_an_ordinary_user_builds_the_same_bytes_without_docker(
         out = home / "numl.sif"
 
         def as_that_user() -> None:
-            os.environ |= {"HOME": name, "XDG_CACHE_HOME": f"{name}/cache", "USER": ORDINARY}
-            os.environ["SOURCE_DATE_EPOCH"] = "1"
-            build_without_docker(readable, ingredients, tools, out)
-
-        assert _as_user(account, as_that_user) == ""
-        assert sha256_of(out) == sha256_of(sif_without_docker)
-
-
-def _as_user(account: pwd.struct_passwd, act: Callable[[], None]) -> str:
-    """Run ``act`` in a child process of that user; return what went wrong, or nothing."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = ""
-        try:
             os.initgroups(account.pw_name, account.pw_gid)
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
             os.chdir("/")
-            act()
-        except BaseException as error:
-            said = repr(error)
-        os.write(writing, said.encode()[:4000])
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as answer:
-        said = answer.read()
-    os.waitpid(child, 0)
-    return said
+            os.environ |= {"HOME": name, "XDG_CACHE_HOME": f"{name}/cache", "USER": ORDINARY}
+            os.environ["SOURCE_DATE_EPOCH"] = "1"
+            build_without_docker(readable, ingredients, tools, out)
+
+        assert in_child(as_that_user) == 0
+        assert sha256_of(out) == sha256_of(sif_without_docker)
