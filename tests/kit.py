@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -96,6 +96,17 @@ class Kit:
             raise AssertionError(f"{answer}\nits log:\n{said[-20_000:]}")
         return answer
 
+    def refused(self, name: str, *flags: str) -> dict[str, Any]:
+        """Have a start refused; nothing of it may be left."""
+        answer = self.json("up", "--name", name, *flags)
+        assert answer["status"] == 1, answer
+        assert len(answer["error"].splitlines()) == 1, answer
+        assert answer["remedy"], answer
+        assert "Traceback" not in answer["stderr"]
+        assert not (self.folder(name) / "state.json").exists()
+        assert not self.leftovers(name)
+        return answer
+
     @cached_property
     def demo(self) -> dict[str, Any]:
         return self.up("demo")
@@ -107,6 +118,18 @@ class Kit:
         """Return the state file: to be asked again and again, a status takes too much."""
         state: dict[str, Any] = json.loads((self.folder(name) / "state.json").read_text())
         return state
+
+    def mended(self, name: str, count: Literal["heals", "restarts"]) -> dict[str, Any]:
+        """Wait until a loss has been counted and all is right again; return the state file.
+
+        It is often mended before a status could show it.
+        """
+
+        def right() -> bool:
+            return self.noted(name)[count] > 0 and self.json("status", "--name", name)["ok"]
+
+        until(right, f"{count} of {name}")
+        return self.noted(name)
 
     def leftovers(self, name: str, scratch: Iterable[str | Path] = ()) -> list[Path]:
         """Return what is left of a deployment: in the engine, in /dev/shm, of scratch folders."""

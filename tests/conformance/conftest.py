@@ -8,11 +8,9 @@ pytest tests/conformance --triton PATH               on another Triton, see test
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from deploy.deployment.deployment import EngineName
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.kit import Kit
 from tests.views import only, python_folders, view
@@ -31,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def kit(engine, tmp_path_factory, pytestconfig):
     state, triton = tmp_path_factory.mktemp("state"), pytestconfig.getoption("--triton")
-    kit = Kit(state, cast("EngineName", engine), triton=triton)
+    kit = Kit(state, engine, triton=triton)
     yield kit
     kit.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from deploy.deployment.deployment import load_deployment
 from deploy.host.paths import CHECKOUT
-from tests.kit import until
+from tests.kit import SMALL, until
 from tests.pages import numlkit
 from tests.programs import run_program
 
@@ -48,7 +48,7 @@ def test_site_files_for_this_engine_can_be_planned(kit):
 def test_the_command_of_a_dry_run_starts_what_prepare_has_staged(kit):
     if kit.engine != "docker":
         pytest.skip("of the others, tests/unit/deploy/commands/test_commands.py")
-    name = ["--name", "pasted", "--models", "nugraph3", "--instances", "1"]
+    name = ["--name", "pasted", *SMALL]
     shown = kit.run("up", *name, "--dry-run").stdout
     assert kit.run("prepare", "--engine", "docker", *name).returncode == 0
     container = run_program(["bash", "-c", shown], check=True).stdout.strip()

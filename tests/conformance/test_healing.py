@@ -7,7 +7,7 @@ import psutil
 
 from deploy.deployment.state import ProcessId
 from deploy.engines.server import living_stubs
-from tests.kit import until
+from tests.kit import SMALL, until
 
 
 def _stub(answer: dict[str, Any]) -> int:
@@ -18,26 +18,14 @@ def test_a_killed_stub_is_healed_without_a_restart_and_a_killed_server_is_starte
     kit, single
 ):
     os.kill(_stub(single), signal.SIGKILL)
-
-    def healed() -> bool:
-        # Often before a status could show the loss: the supervisor's count tells of it.
-        return bool(kit.noted("single")["heals"]) and kit.json("status", "--name", "single")["ok"]
-
-    until(healed, "the notice and the healing")
-    state = kit.noted("single")
+    state = kit.mended("single", "heals")
     assert state["heals"] == 1
     assert state["server"] == single["server"], "the server was not restarted"
 
     # A container that takes its place has the same name: only what lies in /dev/shm counts.
     regions = {left for left in kit.leftovers("single") if left.is_absolute()}
     os.kill(single["server"]["pid"], signal.SIGKILL)
-
-    def restarted() -> bool:
-        noted = kit.noted("single")["restarts"]
-        return bool(noted) and kit.json("status", "--name", "single")["ok"]
-
-    until(restarted, "the notice and the restart")
-    state = kit.noted("single")
+    state = kit.mended("single", "restarts")
     assert state["restarts"] == 1
     assert state["server"] != single["server"]
     assert not regions & set(kit.leftovers("single", single["scratch"])), "the dead one's are swept"
@@ -45,7 +33,7 @@ def test_a_killed_stub_is_healed_without_a_restart_and_a_killed_server_is_starte
 
 
 def test_without_healing_a_killed_stub_stays_reported(kit):
-    answer = kit.up("unhealed", "--models", "nugraph3", "--instances", "1", "--no-heal")
+    answer = kit.up("unhealed", *SMALL, "--no-heal")
     os.kill(_stub(answer), signal.SIGKILL)
     until(lambda: kit.json("status", "--name", "unhealed")["status"] != 0, "the notice")
     status = kit.json("status", "--name", "unhealed")

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import subprocess
 import sys
 import tempfile
 from contextlib import suppress
@@ -21,6 +20,7 @@ from deploy.environment.environment import plan_environment
 from deploy.host.paths import CHECKOUT, cache_folder
 from tests.inputs import inputs_of, zeros
 from tests.kit import SMALL, Kit, free_ports
+from tests.programs import run_program
 from tests.views import (
     ORDINARY,
     ROOT,
@@ -31,18 +31,6 @@ from tests.views import (
     shared_cache,
     view,
 )
-
-
-def refused(kit: Kit, name: str, *flags: str) -> dict[str, Any]:
-    """Have a start refused; nothing of it may be left."""
-    answer = kit.json("up", "--name", name, *flags)
-    assert answer["status"] != 0, answer
-    assert len(answer["error"].splitlines()) == 1, answer
-    assert answer["remedy"], answer
-    assert "Traceback" not in answer["stderr"]
-    assert not (kit.folder(name) / "state.json").exists()
-    assert not kit.leftovers(name)
-    return answer
 
 
 @dataclass(frozen=True)
@@ -89,7 +77,8 @@ def test_16_mb_of_shared_memory_serve_what_fits_and_nothing_else_harms(tight):
 
 
 def test_more_instances_than_16_mb_of_shared_memory_hold_are_refused(tight):
-    answer = refused(tight.kit, "crowded", "--models", "nugraph3", "--instances", "9", *tight.flags)
+    flags = ("--models", "nugraph3", "--instances", "9", *tight.flags)
+    answer = tight.kit.refused("crowded", *flags)
     assert "18 MB" in answer["error"], answer
     assert "fewer --instances" in answer["remedy"], answer
     assert not (tight.kit.folder("crowded") / "server.log").exists(), "nothing was started"
@@ -135,10 +124,8 @@ sys.exit(up.main())
 def robbed(kit: Kit, name: str, port: str, *flags: str) -> dict[str, Any]:
     kit.names.append(name)
     words = [sys.executable, "-c", THIEF % port, *kit.start[2:], "--json"]
-    done = subprocess.run(
-        [*words, "--name", name, *SMALL, *flags], cwd=CHECKOUT, env=kit.variables,
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    words += ["--name", name, *SMALL, *flags]
+    done = run_program(words, cwd=CHECKOUT, env=kit.variables, timeout=180)
     assert "Traceback" not in done.stderr, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return {**answer, "status": done.returncode, "stderr": done.stderr}
@@ -186,9 +173,8 @@ def test_a_broken_model_among_good_ones_is_named_and_the_start_leaves_nothing(ki
     (version / "model.py").write_text(BROKEN)
     (version.parent / "config.pbtxt").write_text(BROKEN_CONFIG)
     kit.names.append("mixed")
-    answer = refused(
-        kit, "mixed", "--models-dir", str(version.parents[1]), "--models", "nugraph3,broken"
-    )
+    flags = ("--models-dir", str(version.parents[1]), "--models", "nugraph3,broken")
+    answer = kit.refused("mixed", *flags)
     assert answer["error"].startswith("model broken "), answer
     assert "weights of another detector" in answer["error"], answer
 
@@ -218,7 +204,7 @@ class Other:
             found += [str(path) for path in folder.iterdir() if path.lstat().st_uid == self.uid]
         if self.kit.engine == "docker":
             names = ["docker", "ps", "--all", "--format={{.Names}}"]
-            done = subprocess.run(names, capture_output=True, text=True, check=True)
+            done = run_program(names, check=True)
             found += [n for n in done.stdout.split() if n.startswith(f"numlkit-{self.uid}-")]
         return found
 

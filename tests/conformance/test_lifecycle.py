@@ -126,17 +126,14 @@ def test_an_interrupted_start_leaves_nothing_behind(kit, number):
     scratch = json.loads((folder / "state.json").read_text())["scratch"]
     process.send_signal(number)
     assert process.wait(60) == 128 + number
-    assert process.stderr is not None
     assert "interrupted" in process.stderr.read()
     assert not (folder / "state.json").exists()
     assert not kit.leftovers("broken-off", scratch)
 
 
 def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit):
-    answer = kit.json("up", "--name", "late", "--models", "nugraph3", "--timeout", "0.01")
-    assert answer["status"] == 1
+    answer = kit.refused("late", "--models", "nugraph3", "--timeout", "0.01")
     assert "not ready in time" in answer["error"]
-    assert not kit.leftovers("late")
 
 
 def test_it_keeps_to_the_cores_it_is_given(kit):
@@ -152,10 +149,8 @@ def test_it_keeps_to_the_cores_it_is_given(kit):
 
 
 def test_a_memory_limit_that_is_too_small_is_the_cause_that_is_told(kit):
-    answer = kit.json("up", "--name", "small", "--models", "nugraph3", "--memory", "40m")
-    assert answer["status"] == 1
+    answer = kit.refused("small", "--models", "nugraph3", "--memory", "40m")
     assert "memory" in answer["error"], answer
-    assert not kit.leftovers("small")
 
 
 def test_other_programs_can_read_the_state_file(kit, demo):

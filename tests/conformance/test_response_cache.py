@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,24 +14,22 @@ import tritonclient.grpc as triton
 from deploy.client.example import example_inputs
 from deploy.engines.server import living_stubs
 from tests.gallery import GALLERY, ask, assert_counted, cached, counts, outcome
-from tests.kit import Kit, until
+from tests.kit import until
 
 
 @pytest.fixture(scope="module")
-def served(kit: Kit) -> Iterator[dict[str, Any]]:
+def served(kit):
     yield kit.up("cached", "--models-dir", str(GALLERY), "--models", "sentence_cache")
     kit.end("cached")
 
 
 @pytest.fixture(scope="module")
-def server(served: dict[str, Any]) -> Iterator[triton.InferenceServerClient]:
+def server(served):
     with triton.InferenceServerClient(f"127.0.0.1:{served['ports']['grpc']}") as client:
         yield client
 
 
-def test_a_text_that_comes_again_is_answered_from_the_response_cache_and_a_refusal_is_not(
-    server: triton.InferenceServerClient,
-) -> None:
+def test_a_text_that_comes_again_is_answered_from_the_response_cache_and_a_refusal_is_not(server):
     text = {"text": np.array([[b"Is this text asked for twice?"]], np.object_)}
     before, found = {"sentence_bert": counts(server, "sentence_bert")}, cached(server)
     first, again, direct = (
@@ -50,8 +47,8 @@ def test_a_text_that_comes_again_is_answered_from_the_response_cache_and_a_refus
 
 
 def test_a_dead_model_behind_the_cache_is_seen_healed_and_nothing_it_failed_at_is_kept(
-    kit: Kit, served: dict[str, Any], server: triton.InferenceServerClient
-) -> None:
+    kit, served, server
+):
     def smoke() -> dict[str, Any]:
         return kit.json("smoke", "--name", "cached")
 

@@ -16,7 +16,6 @@ import tritonclient.http as http
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import plan_environment
 from tests.inputs import inputs_of
-from tests.kit import until
 from tests.site_models import PIXELS, WEIGHTS, write_environment, write_golden, write_site
 
 MODELS = ("nugraph3", "classifier", "plain", "pair")
@@ -88,12 +87,8 @@ def test_a_killed_process_of_a_sites_model_is_replaced(kit, site):
     stubs = living_stubs(psutil.Process(site["server"]["pid"]))
     victim = next(stub.process.pid for stub in stubs if stub.model == "classifier")
     os.kill(victim, signal.SIGKILL)
-
-    def healed() -> bool:
-        return kit.noted("site")["heals"] == 1 and kit.json("status", "--name", "site")["ok"]
-
-    until(healed, "the healing")
-    assert kit.noted("site")["server"] == site["server"]
+    state = kit.mended("site", "heals")
+    assert (state["heals"], state["server"]) == (1, site["server"])
 
 
 def test_up_again_tells_when_a_file_of_the_site_has_changed(kit, repository, site):
@@ -120,14 +115,10 @@ def test_all_of_the_sites_models_are_served_where_none_are_named(kit, repository
 def test_a_sites_model_that_answers_wrongly_is_named(kit, environment, tmp_path):
     repository = write_site(tmp_path, environment)
     write_golden(repository / "classifier" / "1" / "golden.npz", b"ibex")
-    answer = kit.json(
-        "up", "--name", "wrong", "--models-dir", str(repository), "--models", "classifier"
-    )
-    assert answer["status"] == 1
+    answer = kit.refused("wrong", "--models-dir", str(repository), "--models", "classifier")
     assert answer["error"] == (
         "model classifier is ready but gives wrong answers: output label differs"
     )
-    assert not kit.leftovers("wrong")
 
 
 def test_an_environment_that_cannot_be_unpacked_is_refused_before_anything_starts(
@@ -136,10 +127,7 @@ def test_an_environment_that_cannot_be_unpacked_is_refused_before_anything_start
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(environment.read_bytes()[:10_000_000])
     repository = write_site(tmp_path, cut)
-    answer = kit.json(
-        "up", "--name", "cut", "--models-dir", str(repository), "--models", "classifier,plain"
-    )
-    assert answer["status"] == 1
+    answer = kit.refused("cut", "--models-dir", str(repository), "--models", "classifier,plain")
     begin = f"model classifier: execution environment {cut} is cut off or damaged: "
     assert answer["error"].startswith(begin)
     assert not (kit.folder("cut") / "server.log").exists()
@@ -149,8 +137,6 @@ def test_an_environment_that_does_not_fit_into_a_full_tmp_is_refused(kit, full_t
     if kit.engine != "local":
         pytest.skip("a container has a /tmp of its own")
     flags = ["--models-dir", str(repository), "--models", "classifier"]
-    answer = full_tmp.json("up", "--name", "extracted", *flags)
-    assert answer["status"] == 1
+    answer = full_tmp.refused("extracted", *flags)
     assert answer["error"].startswith("not enough disk space: "), answer
     assert "in /tmp for packed environments, extracted" in answer["error"], answer
-    assert not kit.leftovers("extracted")

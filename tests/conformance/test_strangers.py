@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from deploy.engines.leftovers import shm_prefix
-from tests.kit import until
+from tests.kit import SMALL
 
 NOBODY = 65534
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
@@ -43,18 +43,12 @@ def test_a_stranger_s_process_is_not_taken_for_the_server(kit, single, stranger)
     identity = plan.read_text().split('"identity":')[1].split('"')[1]
     pid = pretend(stranger, "/x/tritonserver", "/dev/null", "--", f"--id={identity}")
     os.kill(single["server"]["pid"], signal.SIGKILL)
-
-    def restarted() -> bool:
-        noted = kit.noted("single")["restarts"]
-        return noted >= 1 and kit.json("status", "--name", "single")["ok"]
-
-    until(restarted, "the restart")
-    assert kit.noted("single")["server"]["pid"] != pid
+    assert kit.mended("single", "restarts")["server"]["pid"] != pid
     assert psutil.pid_exists(pid)
 
 
 def test_a_stranger_s_files_and_processes_do_not_keep_a_deployment_from_its_end(kit, stranger):
-    kit.up("crowded", "--models", "nugraph3", "--instances", "1")
+    kit.up("crowded", *SMALL)
     prefix = shm_prefix(kit.folder("crowded"))
     region = Path("/dev/shm") / f"{prefix}{UUID}"
     region.touch()

@@ -14,7 +14,8 @@ from tritonclient.utils import InferenceServerException
 
 from deploy.events.files import EventFile
 from deploy.host.paths import CHECKOUT
-from tests.inputs import inputs_of
+from tests.inputs import EVENTS, inputs_of
+from tests.kit import SMALL
 
 INPUTS = {
     "hit_table_hit_id": "INT32",
@@ -66,7 +67,7 @@ def ask(client: Any, module: Any, model: str, tensors: Tensors, outputs: Any = N
 
 @pytest.fixture(scope="module")
 def event():
-    return read_event(CHECKOUT / "scripts" / "data" / "demo_events.h5")
+    return read_event(EVENTS)
 
 
 @pytest.fixture
@@ -228,7 +229,7 @@ def test_the_real_event_with_the_real_weights_gives_the_expected_answer(kit, rea
     norm = CHECKOUT / "tests" / "real_norm.json"
     answer = kit.up(
         "real",
-        *("--models", "nugraph3", "--instances", "1"),
+        *SMALL,
         *("--checkpoint", f"nugraph3={checkpoint}", "--norm", f"nugraph3={norm}"),
     )
     event = read_event(real_data / "uboone_event_189hits.h5")
