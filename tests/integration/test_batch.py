@@ -16,7 +16,9 @@ import psutil
 import pytest
 
 from deploy.host.paths import CHECKOUT
+from tests.inputs import EVENTS
 from tests.kit import NUMLKIT, SOON_S, until
+from tests.programs import run_program
 from tests.slurm import slurm
 
 pytestmark = pytest.mark.alone  # Slurm's clocks do not wait for a busy host
@@ -39,9 +41,7 @@ def url(kit):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("events")
-    return [
-        shutil.copy(CHECKOUT / "scripts/data/demo_events.h5", folder / f"{n}.h5") for n in "abc"
-    ]
+    return [shutil.copy(EVENTS, folder / f"{n}.h5") for n in "abc"]
 
 
 def infer(pool, files, into, *flags):
@@ -51,16 +51,11 @@ def infer(pool, files, into, *flags):
     )
 
 
-def slurm_says(pool, *words):
-    return subprocess.run(words, env=pool, capture_output=True, text=True, check=True).stdout
-
-
-def jobs(pool, into):
-    """Return Slurm's numbers of the jobs that label into a folder, active or not."""
-    names = [path.name for path in (into / "batch").glob("numl-*")]
-    return slurm_says(
-        pool, "squeue", "--noheader", "--states=all", f"--name={','.join(names)}", "--format=%F"
-    ).split()
+def jobs(pool, into, field="%F"):
+    """Return Slurm's numbers of the jobs that label into a folder, active or not, or a field."""
+    names = ",".join(path.name for path in (into / "batch").glob("numl-*"))
+    words = ["squeue", "--noheader", "--states=all", f"--name={names}", f"--format={field}"]
+    return run_program(words, env=pool, check=True).stdout.split()
 
 
 def records(into):
@@ -82,7 +77,8 @@ def closed(pool):
     """A Slurm that starts no job; yields what has it start them."""
 
     def state(to):
-        slurm_says(pool, "scontrol", "update", "PartitionName=all", f"State={to}")
+        words = ["scontrol", "update", "PartitionName=all", f"State={to}"]
+        run_program(words, env=pool, check=True)
 
     state("DOWN")
     yield lambda: state("UP")
@@ -142,17 +138,7 @@ def test_ctrl_c_cancels_the_jobs(pool, url, files, closed, tmp_path):
     told = command.communicate(timeout=SOON_S)[1]
     assert command.returncode == 130
     assert " is cancelled\nerror: interrupted\n" in told
-    [state] = set(
-        slurm_says(
-            pool,
-            "squeue",
-            "--noheader",
-            "--states=all",
-            f"--job={jobs(pool, into)[0]}",
-            "--format=%T",
-        ).split()
-    )
-    assert state == "CANCELLED"
+    assert set(jobs(pool, into, "%T")) == {"CANCELLED"}
 
 
 def test_jobs_with_servers_of_their_own_leave_none(pool, kit, files, tmp_path):
@@ -178,9 +164,7 @@ def test_dask_labels_files_as_the_page_shows(pool, url, files, tmp_path):
     for file in files:
         shutil.copy(file, tmp_path / "events")
     programs = {"PATH": f"{Path(NUMLKIT).parent}:{pool['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "label.py"], cwd=tmp_path, env={**pool, **programs},
-        capture_output=True, text=True, timeout=SOON_S, check=False,
-    )  # fmt: skip
+    words = [sys.executable, "label.py"]
+    done = run_program(words, cwd=tmp_path, env={**pool, **programs}, timeout=SOON_S)
     assert done.returncode == 0, done.stderr
     assert set(records(tmp_path / "labels")) == {"a.json", "b.json", "c.json"}

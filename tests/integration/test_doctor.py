@@ -19,7 +19,8 @@ from deploy.engines.server import living_stubs
 from deploy.environment.environment import MARKER, plan_environment
 from deploy.host.paths import cache_folder
 from tests.commands import run_command
-from tests.kit import SOON_S, Kit, until
+from tests.kit import SMALL, SOON_S, Kit, until
+from tests.programs import write_program
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 # A Docker that does not run, or what other programs leave behind, is this host's own affair.
@@ -158,8 +159,7 @@ def test_an_environment_of_another_python_is_named_before_a_launch(site, tmp_pat
     (environment.folder / MARKER).write_text("{}")
     (environment.folder / "bin" / "activate").touch()
     environment.libpython.symlink_to(environment.interpreter.libpython)
-    environment.python.write_text("""#!/bin/sh\necho '["3.9.1", "", "", "", "", ""]'\n""")
-    environment.python.chmod(0o755)
+    write_program(environment.python, """echo '["3.9.1", "", "", "", "", ""]'""")
     (cache_folder() / "triton").symlink_to(triton)
     ill = site(XDG_CACHE_HOME=str(tmp_path))
     cause, remedy = ill.problem("the stub is built for")
@@ -199,7 +199,7 @@ def test_what_nobody_remembers_is_found_and_removed_and_a_living_server_keeps_it
 
 def test_status_tells_why_a_dead_server_has_died(kit):
     """A server that could not be started again: another program has its port meanwhile."""
-    answer = kit.up("unlucky", "--models", "nugraph3", "--instances", "1")
+    answer = kit.up("unlucky", *SMALL)
     os.kill(answer["server"]["pid"], signal.SIGKILL)
     port = answer["ports"]["grpc"]
     with _listening(port):

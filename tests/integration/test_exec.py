@@ -7,16 +7,16 @@ import subprocess
 import psutil
 
 from tests.kit import NUMLKIT, SMALL, SOON_S, until
+from tests.programs import run_program
 
 
 def test_the_command_asks_its_own_server_and_nothing_is_left(kit, tmp_path):
     log = tmp_path / "server.log"
     smoke = f"{NUMLKIT} smoke --url $NUML_GRPC_URL --models nugraph3 --quiet; exit 7"
     framework = {"PYTHONHOME": "/another/python"}
-    done = subprocess.run(
+    done = run_program(
         [NUMLKIT, "exec", *SMALL, "--engine", kit.engine, "--log", log, "--", "sh", "-c", smoke],
-        env=kit.variables | framework,
-        capture_output=True, text=True, check=False, timeout=SOON_S,
+        env=kit.variables | framework, timeout=SOON_S,
     )  # fmt: skip
     assert done.returncode == 7, done.stderr
     assert "grpc://127.0.0.1" in done.stdout
@@ -30,7 +30,6 @@ def test_a_job_that_is_killed_takes_its_server_with_it(kit):
         [NUMLKIT, "exec", *SMALL, "--engine", kit.engine, "--", *command],
         env=kit.variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    assert process.stdout is not None
     grandchild = int(process.stdout.readline())
     [folder] = (kit.state / "numlkit/deployments").glob("exec-*")
     server = kit.noted(folder.name)["server"]["pid"]

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from deploy.host.paths import CHECKOUT
 from deploy.triton.golden import read_golden
 from numl_formats.golden import GoldenEvent, difference
 from tests.inputs import inputs_of
-from tests.kit import Kit
 
 MODEL = "nugraph3"
 REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "3000"))
@@ -103,7 +101,7 @@ class Server:
     def peak(self) -> int:
         """Return the most memory that the instance has ever held, in bytes."""
         status = Path(f"/proc/{self.stub.pid}/status").read_text()
-        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+        return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
     def watch(self) -> None:
         """Ask the golden event until it is over."""
@@ -125,7 +123,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(kit: Kit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(kit, tmp_path_factory):
     # The largest events that can be allowed, and good ones that wait behind them.
     file = tmp_path_factory.mktemp("fuzzed") / "fuzzed.toml"
     file.write_text("[limits]\nwaiting = 0\nwait_s = 0\nhits = 100000\n")
@@ -241,7 +239,6 @@ def damaged(rng: np.random.Generator, columns: Columns, damage: str) -> Request:
 def wrapping(whole: Request) -> Request:
     """Return a request whose first tensor has as many bytes as its shape, in 64 bits that wrap."""
     shape = re.search(rb'"shape": \[(\d+)', whole.header)
-    assert shape is not None
     start, end = shape.span(1)
     size = str(int(shape[1]) + 2**62).encode()
     return Request(whole.header[:start] + size + whole.header[end:], whole.data)

@@ -11,7 +11,7 @@ from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.host.console import Console
 from deploy.publishing.bucket import BucketPlace
-from deploy.publishing.destination import Bucket, parse_destination
+from deploy.publishing.destination import parse_destination
 from deploy.publishing.place import Look, Order, Outcome, Signing
 from tests.bucket import ADMIN, S3, juicefs
 from tests.by_hand import triton
@@ -50,9 +50,7 @@ class Site:
     house: House
 
     def place(self) -> BucketPlace:
-        destination = parse_destination(self.service.destination(PREFIX))
-        assert isinstance(destination, Bucket)
-        return BucketPlace(destination)
+        return BucketPlace(parse_destination(self.service.destination(PREFIX)))
 
     def publish(self, version: int, at: BucketPlace | None = None) -> Outcome:
         own = {MODEL: self.house.versions[version] / MODEL}

@@ -14,6 +14,7 @@ import pytest
 from deploy.deployment.state import ProcessId
 from deploy.host.paths import CHECKOUT
 from tests.kit import SMALL, Kit, until
+from tests.programs import run_program, write_program
 
 
 def _start(kit: Kit, name: str) -> subprocess.Popen[str]:
@@ -96,19 +97,16 @@ def _start_and_die(
         DYING_SUPERVISOR.format(condition=condition, told=str(told), also=also or "pass")
     )
     # Of what is started with this Python, only the supervisor is to die.
-    python.write_text(
-        "#!/bin/sh\n"
+    write_program(
+        python,
         f'if [ "$2" = deploy.engines ]; then exec {sys.executable} {script} "$@"; fi\n'
-        f'exec {sys.executable} "$@"\n'
+        f'exec {sys.executable} "$@"',
     )
-    python.chmod(0o755)
     up = f"import sys; sys.executable = {str(python)!r}; "
     up += "from deploy.commands.up import main; sys.exit(main())"
     kit.names.append(name)
     command = [sys.executable, "-c", up, *kit.start[2:], "--name", name, "--json", *SMALL]
-    done = subprocess.run(
-        command, cwd=CHECKOUT, env=kit.variables, capture_output=True, timeout=120, check=False
-    )
+    done = run_program(command, cwd=CHECKOUT, env=kit.variables, timeout=120)
     assert done.returncode != 0
     found: dict[str, Any] = json.loads(told.read_text())
     return found
