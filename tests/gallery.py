@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
 import sys
 import time
 from contextlib import closing
@@ -21,6 +20,7 @@ from deploy.host.errors import RequestError
 from deploy.host.paths import CHECKOUT
 from tests.inputs import inputs_of
 from tests.kit import SOON_S
+from tests.programs import run_program
 
 GALLERY = CHECKOUT / "gallery"
 
@@ -48,7 +48,7 @@ def outcome(
 def run_client(model: str, served: dict[str, Any], *words: str) -> str:
     url = f"127.0.0.1:{served['ports']['grpc']}"
     command = [sys.executable, GALLERY / model / "client.py", "--url", url, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_program(command)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -96,8 +96,6 @@ def responses(served: dict[str, Any]) -> float:
 
 def words() -> list[str]:
     spec = importlib.util.spec_from_file_location("sample", GALLERY / "ocr" / "sample.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return list(module.words())

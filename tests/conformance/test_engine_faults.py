@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,14 +26,6 @@ def contained(kit):
 def _engine(kit: Kit, name: str, *words: str) -> None:
     config = {"APPTAINER_CONFIGDIR": str(config_folder(kit.folder(name)))}
     subprocess.run(words, env={**os.environ, **config}, check=True, capture_output=True)
-
-
-def _healed(kit: Kit, name: str) -> dict[str, Any]:
-    def restarted_and_right() -> bool:
-        return kit.noted(name)["restarts"] >= 1 and kit.json("status", "--name", name)["ok"]
-
-    until(restarted_and_right, "the healing")
-    return kit.noted(name)
 
 
 def _remove(kit: Kit, container: str) -> None:
@@ -64,7 +55,7 @@ def test_a_container_that_somebody_does_away_with_is_replaced(contained, harm, t
     # What was started is started again, whatever its file holds by then.
     sif.write_bytes(b"something else")
     harm(contained, answer["container"])
-    state = _healed(contained, "hurt")
+    state = contained.mended("hurt", "restarts")
     assert state["container"] == answer["container"]
     assert state["server"] != answer["server"]
     assert contained.json("smoke", "--name", "hurt")["ok"]
@@ -110,7 +101,7 @@ def test_a_restarted_docker_daemon_brings_the_deployment_back(contained):
         check=True,
         capture_output=True,
     )
-    assert _healed(contained, "daemon")["server"] != answer["server"]
+    assert contained.mended("daemon", "restarts")["server"] != answer["server"]
     assert contained.json("smoke", "--name", "daemon")["ok"]
     contained.down("daemon")
     assert not contained.leftovers("daemon")
