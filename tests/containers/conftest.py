@@ -38,6 +38,7 @@ from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
+from tests.bucket import bucket  # noqa: F401
 from tests.kit import until
 
 RELEASE = find_release("24.10")
@@ -233,6 +234,11 @@ class Server:
             for url in self.urls
             for model in DEFAULT_MODELS
         ]
+
+    def assert_right(self) -> None:
+        answers = self.answers()
+        assert len(answers) == 2 * len(DEFAULT_MODELS)
+        assert [answer for answer in answers if not answer.ok] == []
 
     def logs(self) -> str:
         return self.container.logs().decode()

@@ -6,22 +6,15 @@ from typing import Any
 
 from docker.types import Mount
 
-from tests.bucket import READER, S3, bucket  # noqa: F401
+from tests.bucket import READER
 from tests.chart import Site, find, render
 from tests.containers.conftest import HEALTH
 from tests.kit import free_ports, until
 from tests.synced import MODELS, Publisher, make_house
 
 
-def test_the_pod_serves_a_bucket_under_a_private_authority(
-    runner,
-    image,
-    bucket,  # noqa: F811
-    tmp_path,
-):
+def test_the_pod_serves_a_bucket_under_a_private_authority(runner, image, bucket, tmp_path):
     publisher = Publisher(make_house(tmp_path / "versions"), bucket, "pod")
-    assert bucket.https is not None
-    assert bucket.ca is not None
     url = publisher.url.replace(bucket.url, bucket.https)
     given = {"url": url, "pollSeconds": 1, "credentialsSecret": "keys", "caConfigMap": "site"}
     values = {"models": list(MODELS), "bucket": given, "watch": {"enabled": True, "seconds": 1}}

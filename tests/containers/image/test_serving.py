@@ -11,11 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.triton.start import read_starts
-from tests.containers.conftest import (
-    HEALTH,
-    START_S,
-    Server,
-)
+from tests.containers.conftest import HEALTH, START_S, Server
 from tests.kit import until
 
 MB = 1_000_000
@@ -48,9 +44,7 @@ def server(shared_runner, image):
 
 class TestALockedDownServer:
     def test_answers_rightly_over_http_and_grpc(self, server):
-        answers = server.answers()
-        assert len(answers) == 2 * len(DEFAULT_MODELS)
-        assert [answer for answer in answers if not answer.ok] == []
+        server.assert_right()
 
     def test_is_healthy_in_one_line(self, server):
         assert server.exec(HEALTH) == (
@@ -169,7 +163,7 @@ def test_a_server_that_aborts_is_started_twice_more(runner, image):
         server.exec("bash", "-c", abort)
         until(lambda n=n: server.logs().count(told) == n, "a word")
     server.wait_healthy()
-    assert [answer for answer in server.answers() if not answer.ok] == []
+    server.assert_right()
     server.exec("bash", "-c", abort)
     assert server.container.wait()["StatusCode"] == 134
 

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,15 +52,8 @@ def tree_of(sif: Path) -> dict[str, Entry]:
     """The file system of a .sif that the kit has built."""
     with tempfile.TemporaryDirectory(dir=sif.parent) as scratch:
         target = Path(scratch) / "root"
-        command = [
-            "unsquashfs",
-            "-quiet",
-            "-no-progress",
-            "-offset",
-            str(partition(sif)[0]),
-            "-dest",
-        ]
-        subprocess.run([*command, target, sif], check=True, stdout=subprocess.DEVNULL)
+        command = ["unsquashfs", "-quiet", "-no-progress", "-offset", str(partition(sif)[0])]
+        run_program([*command, "-dest", target, sif], check=True)
         return tree(target)
 
 
@@ -78,7 +70,7 @@ def own_tree(sif):
 def test_its_files_are_those_that_apptainer_itself_puts_in(own_tree, image, folder):
     sandbox = folder / "apptainers-own"
     command = ["apptainer", "build", "--sandbox", sandbox, f"docker-daemon:{image.tag}"]
-    subprocess.run(command, check=True, capture_output=True)
+    run_program(command, check=True)
     try:
         assert {entry.owner for entry in own_tree.values()} == {(0, 0)}
         # Apptainer mounts /dev; an ordinary user's build has none either.

@@ -69,7 +69,6 @@ def test_a_job_that_is_killed_takes_its_server_with_it(host, sif):
     wait = ["sh", "-c", "echo $NUML_GRPC_URL; sleep 1000"]
     words = host.words("apptainer", "run", sif, "exec", "--", *wait)
     process = subprocess.Popen(words, cwd="/", stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     said = process.stdout.readline()
     regions = {prefix for pid in _servers(said) for prefix in _regions(pid)}
     assert regions

@@ -18,7 +18,7 @@ from deploy.triton.golden import read_golden
 from tests.containers.conftest import HEALTH
 from tests.containers.sif.conftest import Host, partition
 from tests.kit import free_ports, open_to_all
-from tests.programs import run_program
+from tests.programs import run_program, write_program
 
 START_S = 180
 
@@ -150,9 +150,7 @@ def test_packages_in_the_home_folder_are_not_seen(host, sif):
 
 def test_the_file_itself_can_be_started(host, sif, tmp_path):
     # As packages of Apptainer install it.
-    program = tmp_path / "run-singularity"
-    program.write_text('#!/bin/sh\nexec apptainer --quiet run "$@"\n')
-    program.chmod(0o755)
+    write_program(tmp_path / "run-singularity", 'exec apptainer --quiet run "$@"')
     open_to_all(tmp_path)
     done = host.run("env", f"PATH={tmp_path}:{os.environ['PATH']}", sif, "--gpu")
     assert done.returncode == 2

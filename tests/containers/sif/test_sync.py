@@ -5,7 +5,7 @@ import subprocess
 from contextlib import ExitStack
 
 from deploy.host.paths import CHECKOUT
-from tests.bucket import ADMIN, READER, S3, bucket  # noqa: F401
+from tests.bucket import ADMIN, READER
 from tests.containers.conftest import HEALTH
 from tests.kit import NUMLKIT, free_ports, open_to_all, until
 
@@ -13,14 +13,8 @@ START_S = 180
 MODEL = "nugraph3"
 
 
-def test_a_bucket_under_a_private_authority_is_served(
-    ordinary_user,
-    sif,
-    bucket,  # noqa: F811
-    tmp_path,
-):
+def test_a_bucket_under_a_private_authority_is_served(ordinary_user, sif, bucket, tmp_path):
     host, url = ordinary_user, f"s3://{bucket.https}/models/sif"
-    assert bucket.ca is not None
     publish = [NUMLKIT, "publish", url, "--models", MODEL, "--quiet"]
     trusted = {"AWS_CA_BUNDLE": str(bucket.ca)}
     subprocess.run(publish, cwd=CHECKOUT, env={**os.environ, **trusted, **bucket.variables(ADMIN)},

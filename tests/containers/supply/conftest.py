@@ -22,6 +22,7 @@ from deploy.artefacts.statements import Ingredients as Made
 from deploy.artefacts.statements import write_checksums, write_statements
 from deploy.host.files import sha256_of
 from tests.containers.conftest import EPOCH, RELEASE
+from tests.containers.failures.tiny import make_sif
 from tests.kit import lacking
 
 PASSWORD = "correct horse"
@@ -76,6 +77,12 @@ class Dist:
     folder: Path
     image: Artefact
     sif: Artefact
+
+    def without_models(self) -> None:
+        """Put a .sif of a few kilobytes, which has no models, in the place of the built one."""
+        digest = sha256_of(make_sif(self.folder / self.sif.name))
+        record(self.folder, self.sif.model_copy(update={"sha256": digest}))
+        write_checksums(self.folder)
 
 
 @pytest.fixture(scope="session")

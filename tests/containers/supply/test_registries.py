@@ -11,17 +11,15 @@ import psutil
 import pytest
 from docker.errors import ImageNotFound
 
-from deploy.artefacts.manifest import record
 from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.sif_signature import verify_sif
-from deploy.artefacts.statements import provenance_of, sbom_of, subjects, write_checksums
+from deploy.artefacts.statements import provenance_of, sbom_of, subjects
 from deploy.commands import publish, published, rollback
 from deploy.deployment.deployment import Deployment
 from deploy.engines.docker import DockerEngine
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import SignatureError
 from deploy.host.files import sha256_of
-from tests.containers.failures.tiny import make_sif
 from tests.containers.supply.conftest import Dist
 from tests.kit import Kit
 
@@ -194,12 +192,7 @@ def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve
 def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_on(
     sif_publisher, registry, keys, monkeypatch, step, call
 ):
-    # One of a few kilobytes, which has no models to check.
-    copy = sif_publisher.dist
-    make_sif(copy.folder / copy.sif.name)
-    tiny = sha256_of(copy.folder / copy.sif.name)
-    record(copy.folder, copy.sif.model_copy(update={"sha256": tiny}))
-    write_checksums(copy.folder)
+    sif_publisher.dist.without_models()
     monkeypatch.setattr("deploy.publishing.sifs.check_sif", lambda _: None)
     place = f"oras://{registry}/lab/{step.rpartition('.')[2].lower().replace('_', '-')}:prod"
     sif_publisher.place = place
@@ -218,12 +211,8 @@ def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_
 
     with monkeypatch.context() as patch:
         patch.setattr(original, name, cut_off)
-        assert (
-            publish.main(
-                [place, "--from", str(sif_publisher.dist.folder), "--sign", str(keys.private)]
-            )
-            != 0
-        )
+        words = ["--from", str(sif_publisher.dist.folder), "--sign", str(keys.private)]
+        assert publish.main([place, *words]) != 0
     sif_publisher.capsys.readouterr()
     assert sif_publisher.releases == [old]
     assert sif_publisher("--sign", keys.private)["changed"]
@@ -284,12 +273,7 @@ def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(sif_pu
 
 
 def test_one_that_does_not_give_its_reference_output_is_not_published(sif_publisher):
-    """It is in the manifest, by its digest, and has no models."""
-    copy = sif_publisher.dist
-    sif = copy.folder / copy.sif.name
-    make_sif(sif)
-    record(copy.folder, copy.sif.model_copy(update={"sha256": sha256_of(sif)}))
-    write_checksums(copy.folder)
+    sif_publisher.dist.without_models()
     sif_publisher.place += ":refused"
     before = sif_publisher.releases
     refused = sif_publisher()
