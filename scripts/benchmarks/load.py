@@ -114,7 +114,6 @@ def front_door(server: BenchmarkServer) -> Iterator[Endpoint]:
 
     It shares this process's cores: on a cluster it has its own.
     """
-    from tests.certificates import Authority
     from tests.chart import Site
     from tests.doors import Server, envoy
 
@@ -122,10 +121,9 @@ def front_door(server: BenchmarkServer) -> Iterator[Endpoint]:
     quota = {"requestsPerSecond": many, "burst": many}
     values = {"models": [MODEL], "frontDoor": {"quota": quota}}
     with tempfile.TemporaryDirectory() as folder:
-        authority = Authority(Path(folder), "site")
         behind, site = [Server(ports.http, ports.grpc)], Site(("cpu",), values)
-        with envoy(Path(folder), behind, authority, site) as door:
-            yield Endpoint.parse(f"grpcs://127.0.0.1:{door.port}", ca=authority.file)
+        with envoy(Path(folder), behind, site) as door:
+            yield Endpoint.parse(f"grpcs://127.0.0.1:{door.port}", ca=door.authority.file)
 
 
 async def measure(
