@@ -14,10 +14,11 @@ from deploy.host.errors import LaunchError
 Row = tuple[str, str, str]
 # In the causes that go away when a launch chooses other ports.
 PORT_TAKEN = "was taken by another program while"
+# Paths have at most 4,096 characters, and a log may have a line of a megabyte.
 # fmt: off
 _FULL = "df -h lists full file systems; df -i, those that cannot hold more files"
 GENERAL: tuple[Row, ...] = (
-    (r"(?P<path>/[^\s:'\"]+)['\"]?: [Nn]o space left on device",
+    (r"(?P<path>/[^\s:'\"]{1,4096})['\"]?: [Nn]o space left on device",
      "disk full: {path} cannot be written",
      f"free space there; {_FULL}"),
     (r"[Nn]o space left on device", "disk full: no space left on device", f"free space; {_FULL}"),
@@ -30,7 +31,8 @@ _WRONG_PYTHON = "the environment's Python must be the version that the stub is b
 _FREE_SHM = "free space in /dev/shm (numlkit doctor --fix removes what dead servers left)"
 _REMAKE = "numlkit doctor, which names the environment and how to make it again"
 TRITON: tuple[Row, ...] = (
-    (r"(?:/[^\s:]+: (?:cannot read file data: )?|\[Errno 5\] )Input/output error(?:: '[^'\n]+')?",
+    (r"(?:/[^\s:]{1,4096}: (?:cannot read file data: )?|\[Errno 5\] )Input/output error"
+     r"(?:: '[^'\n]+')?",
      "a file cannot be read ({0}): the .sif or the disk is damaged",
      "compare the .sif's sha256 with dist/manifest.json; dmesg shows a failing disk"),
     # Triton goes on to say that the socket is in use, which it is not.

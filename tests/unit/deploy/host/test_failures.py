@@ -4,6 +4,8 @@ They are provoked in tests/integration/failed_starts (Triton) and in tests/conta
 (Docker 20.10, Apptainer 1.4.5).
 """
 
+import time
+
 import pytest
 
 from deploy.host.failures import TABLE, complaint, diagnose, is_hopeless, last_words
@@ -263,6 +265,16 @@ def test_every_row_has_a_remedy_that_is_not_its_cause():
 ])  # fmt: skip
 def test_the_line_that_says_why_is_chosen(said, reason):
     assert complaint(said) == reason
+
+
+def test_an_unbroken_line_of_any_length_is_looked_through_as_fast_as_it_is_read():
+    def seconds(length: int) -> float:
+        started = time.process_time()
+        assert diagnose(("/" + 63 * "x") * (length // 64)) is None  # as base64 is
+        return time.process_time() - started
+
+    seconds(10_000)
+    assert seconds(200_000) < 80 * seconds(10_000)  # if each slash began a look at the rest: 400
 
 
 def test_last_words_are_those_that_say_something():
