@@ -8,7 +8,7 @@ from functools import partial
 
 from deploy.client.metrics import ModelCounts
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines.farm import Farm, read_farm, serves
+from deploy.engines.farm import READY, Farm, read_farm, says
 from deploy.engines.health import examine
 from deploy.host.cli import Parser, make_parser, run
 from deploy.host.command_line import as_seconds, for_this_user, quote
@@ -73,10 +73,10 @@ def _status(options: argparse.Namespace, console: Console) -> int:
 def _show_farm(farm: Farm, timeout: float, console: Console) -> int:
     jobs = [task for _, task in farm.system.listed(farm.job)]
     entries = farm.registry.entries()
-    ready = {entry.url: serves(entry.url, farm.models, timeout=timeout) for entry in entries}
-    good = sum(ready.values()) >= farm.servers
-    title = f"farm {farm.name}: {sum(ready.values())} of {counted(farm.servers, 'server')} ready"
-    rows = [(url, "ready" if ok else "does not answer") for url, ok in ready.items()]
+    rows = [(entry.url, says(entry.url, farm.models, timeout=timeout)) for entry in entries]
+    ready = [url for url, words in rows if words == READY]
+    good = len(ready) >= farm.servers
+    title = f"farm {farm.name}: {len(ready)} of {counted(farm.servers, 'server')} ready"
     console.table(title, ("server", "says"), rows)
     running = sum(task.running for task in jobs)
     console.line(f"{counted(running, 'job')} running, {len(jobs) - running} waiting: {farm.job}")
@@ -85,7 +85,7 @@ def _show_farm(farm: Farm, timeout: float, console: Console) -> int:
         console.line("  try: the same numlkit up again; it starts those that are missing")
     console.answer({
         "ok": good, "job": farm.job, "running": running, "waiting": len(jobs) - running,
-        "servers": [{"url": url, "ready": ok} for url, ok in ready.items()],
+        "servers": [{"url": url, "ready": words == READY} for url, words in rows],
         "registry": str(farm.registry.folder),
     })  # fmt: skip
     return 0 if good else 1

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint
 from deploy.client.registry import Registry
 from deploy.client.transport import TritonTransport
@@ -29,6 +30,7 @@ from deploy.host.paths import deployments_folder
 
 _FILE, _SERVERS, _JOBS, _RENEWALS = "farm.json", "servers", "jobs", "renewals"
 _NUMLKIT = Path(sys.executable).with_name("numlkit")
+READY = "ready"
 _LOOK_S = 0.5
 _BY_THEMSELVES_S, _ENDS_S = 30.0, 120.0
 
@@ -227,13 +229,15 @@ def await_servers(farm: Farm, *, seconds: float, say: Callable[[str], None]) -> 
         time.sleep(_LOOK_S)
 
 
-def serves(url: str, models: Sequence[str], *, timeout: float) -> bool:
-    """Return whether a server answers, and has all these models ready."""
+def says(url: str, models: Sequence[str], *, timeout: float) -> str:
+    """Return what a server says of these models: ``ready``, or why it is not."""
+    endpoint = Endpoint.parse(url)
     try:
-        with closing(TritonTransport(Endpoint.parse(url), timeout=timeout)) as transport:
-            return all(transport.model_ready(model) for model in models)
-    except KitError:
-        return False
+        with closing(TritonTransport(endpoint, timeout=timeout)) as transport:
+            waiting = [model for model in models if not transport.model_ready(model)]
+    except KitError as error:
+        return (why_unreachable(endpoint, timeout=timeout) or error).cause
+    return f"not ready: {', '.join(waiting)}" if waiting else READY
 
 
 def stop_farm(farm: Farm) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from deploy.client.registry import Registry
 from deploy.commands.down import main as down
+from deploy.commands.status import main as status
 from deploy.commands.up import main as up
 from deploy.engines import farm_server
 from deploy.engines.farm import Farm, known_farms, read_farm
@@ -22,7 +23,9 @@ from deploy.host.batch.jobs import Job, Resources, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import KitError
+from tests.certificates import Authority
 from tests.programs import run_program, write_program
+from tests.unit.deploy.client.servers import grpc_server
 from tests.unit.deploy.commands.running import ENDING
 
 EXEC = (
@@ -224,6 +227,15 @@ def test_a_farm_s_name_is_taken_also_for_a_server_of_this_host(farm, capsys):
         "error: farm is a farm of batch jobs\n"
         "  try: another --name, or numlkit down --name farm first\n"
     )
+
+
+def test_status_of_a_farm_says_why_a_server_is_not_ready(farm, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
+    monkeypatch.setenv("COLUMNS", "300")
+    with grpc_server(Authority(tmp_path, "site").issue("127.0.0.1")) as port:
+        farm.registry.enter(f"grpcs://127.0.0.1:{port}")
+        assert status(["--name", farm.name]) == 1
+    assert f"the certificate of 127.0.0.1:{port} was not issued by" in capsys.readouterr().out
 
 
 @pytest.fixture
