@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +36,8 @@ def example_inputs(folder: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise RepositoryError(f"{path}: no such file", f"write one, with {_REMEDY}")
     try:
-        # Unlike an import, it leaves no compiled file in the site's folder.
-        made = runpy.run_path(str(path))["inputs"]()
+        with _beside(folder.absolute()):
+            made = runpy.run_path(str(path))["inputs"]()
         made = numbered(made) if isinstance(made, list) else dict(made)
         found = {str(name): np.asarray(array) for name, array in made.items()}
     except (Exception, SystemExit) as error:  # someone else's code
@@ -43,3 +46,18 @@ def example_inputs(folder: Path) -> dict[str, NDArray[Any]]:
     if not found:
         raise RepositoryError(f"{path}: inputs() returns no tensor", _REMEDY)
     return found
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[None]:
+    """Let code import modules of its folder, as a script may; nothing compiled is left there."""
+    before = sys.path[:], sys.dont_write_bytecode, set(sys.modules)
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode, known = before
+        for name in sys.modules.keys() - known:  # another model may have one of the same name
+            if Path(getattr(sys.modules[name], "__file__", None) or "").is_relative_to(folder):
+                del sys.modules[name]

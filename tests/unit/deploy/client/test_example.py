@@ -16,6 +16,16 @@ def test_an_example_is_what_inputs_returns_and_nothing_is_left_in_the_folder(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["client.py"]
 
 
+def test_a_client_may_import_modules_beside_it_of_whatever_name(tmp_path):
+    for number in (1, 2):
+        model = tmp_path / str(number)
+        model.mkdir()
+        (model / "sample.py").write_text(f"X = [{number}]\n")
+        (model / "client.py").write_text('import sample\ndef inputs(): return {"x": sample.X}\n')
+        assert example_inputs(model)["x"].tolist() == [number]
+        assert not (model / "__pycache__").exists()
+
+
 @pytest.mark.parametrize(
     ("code", "says"),
     [
