@@ -17,7 +17,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
-from deploy.client.diagnosis import why_unreachable
 from deploy.client.endpoint import Endpoint
 from deploy.client.registry import Registry
 from deploy.client.transport import TritonTransport
@@ -236,6 +235,8 @@ def says(url: str, models: Sequence[str], *, timeout: float) -> str:
         with closing(TritonTransport(endpoint, timeout=timeout)) as transport:
             waiting = [model for model in models if not transport.model_ready(model)]
     except KitError as error:
+        from deploy.client.diagnosis import why_unreachable  # takes long, and few need it
+
         return (why_unreachable(endpoint, timeout=timeout) or error).cause
     return f"not ready: {', '.join(waiting)}" if waiting else READY
 
