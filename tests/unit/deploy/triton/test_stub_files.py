@@ -25,6 +25,11 @@ def program(tmp_path):
     return path
 
 
+def mode_and_content(path):
+    """What a reader of a file may not change; its time of access may."""
+    return path.stat().st_mode, path.read_bytes()
+
+
 def test_a_stub_tells_the_python_it_is_built_for(program):
     assert python_of_stub(program) == "3.12"
 
@@ -38,7 +43,7 @@ def test_what_is_no_stub_is_refused(other):
 def test_it_is_written_with_its_libraries_and_finds_them_first(program, tmp_path):
     libpython = tmp_path / "libpython3.12.so.1.0"
     libpython.write_text("library")
-    before = program.stat(), program.read_bytes()
+    before = mode_and_content(program)
     theirs = tmp_path / "theirs"
     theirs.write_text("of a site")
     target = tmp_path / "model"
@@ -53,5 +58,5 @@ def test_it_is_written_with_its_libraries_and_finds_them_first(program, tmp_path
     assert search_path(target / STUB) == "$ORIGIN:/theirs"
     assert {path.stat().st_mode & 0o777 for path in target.iterdir()} == {0o755}
     assert (target / libpython.name).read_text() == "library"
-    assert (program.stat(), program.read_bytes()) == before
+    assert mode_and_content(program) == before
     assert theirs.read_text() == "of a site", "what is theirs is left alone"
