@@ -91,7 +91,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         except subprocess.CalledProcessError as error:
             words = " ".join(map(str, error.cmd[:3]))
             raise KitError(f"{words} ... has failed, with exit status {error.returncode}") from None
-        console.line(section(run))
+        console.text(section(run))
         write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
     if options.json is None:
         write_section(PAGE, section(json.loads(STORED.read_text(encoding="utf-8"))), BEGIN, END)

@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace, console: Console) -> int:
     if not options.docs:
         run = _measure(options, console)
-        console.line(section(run))
+        console.text(section(run))
         write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
     if options.json is None:
         write_section(PAGE, section(json.loads(STORED.read_text(encoding="utf-8"))), BEGIN, END)

@@ -89,7 +89,7 @@ def _measure(options: argparse.Namespace, console: Console) -> None:
     run["machine"]["load_before"] = os.getloadavg()
     with servers(first, others, console.line) as running, front_door(running["bounded"]) as door:
         run |= asyncio.run(measure(running, door, seconds=options.seconds, say=console.line))
-    console.line(section(run))
+    console.text(section(run))
     write_atomically(options.json or STORED, json.dumps(run, indent=1) + "\n")
     if options.json is None:
         curves = {k: {"capacity": run["capacity"], **run["overload"][k]} for k in OVERLOADED}

@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
             runs.append(asyncio.run(measure(servers, options.seconds, console.line)))
     found = compared(runs, options.seconds)
     run = {"format": 2, "machine": facts, "servers": SERVERS, "share": SHARE, **found}
-    console.line(checked(run))
+    console.text(checked(run))
     write_atomically(options.json or REAL, json.dumps(run, indent=1) + "\n")
     if options.json is None:
         write_page()

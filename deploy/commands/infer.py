@@ -190,7 +190,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     if options.dry_run:
         rendered = preview(campaign)
         for name, text in rendered.items():
-            console.line(f"# {name}\n{text}")
+            console.text(f"# {name}\n{text}\n")
         console.answer({"ok": True, "files": rendered})
         return 0
     with console.progress("files") as advance:

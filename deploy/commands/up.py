@@ -114,7 +114,7 @@ def _up_farm(options: argparse.Namespace, console: Console) -> int:
             beside = farm.system.render(keeper)
             rendered |= {f"keeper/{name}": text for name, text in beside.items()}
         for name, text in rendered.items():
-            console.line(f"# {name}\n{text}")
+            console.text(f"# {name}\n{text}\n")
         console.answer({"ok": True, "files": rendered})
         return 0
     with console.step(f"start {counted(farm.servers, 'server')}") as say:

@@ -56,8 +56,8 @@ class Console:
         if self._err.is_terminal:
             from rich.text import Text
 
-            with self._err.status(Text(title)) as status:
-                yield lambda detail: status.update(Text(f"{title}: {detail}"))
+            with self._err.status(Text(_harmless(title))) as status:
+                yield lambda detail: status.update(Text(_harmless(f"{title}: {detail}")))
         else:
             _tell(f"{title} ...")
             yield lambda detail: _tell(f"  {detail}")
@@ -90,11 +90,11 @@ class Console:
         if self._out.is_terminal:
             from rich.table import Table
 
-            table = Table(title=title, title_justify="left")
+            table = Table(title=_harmless(title), title_justify="left")
             for column in columns:
-                table.add_column(column)
+                table.add_column(_harmless(column))
             for row in rows:
-                table.add_row(*row)
+                table.add_row(*map(_harmless, row))
             self._out.print(table)
             return
         widths = [max(len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
@@ -107,6 +107,11 @@ class Console:
         """Print a line of the result, unless in JSON mode; on a terminal, controls are escaped."""
         if self.mode != "json":
             _write(sys.stdout, text)
+
+    def text(self, text: str) -> None:
+        """Print a result of several lines, such as a file, as :meth:`line` does."""
+        for line in text.removesuffix("\n").split("\n"):
+            self.line(line)
 
     def log_line(self, line: bytes) -> None:
         """Print a log line, given without its newline, like :meth:`line` but byte for byte."""

@@ -1,11 +1,17 @@
 """What is shown is what was said."""
 
+import io
 import sys
 
 from deploy.commands import logs
 from deploy.deployment.state import DeploymentFolder
 from deploy.host.console import Console
 from deploy.host.errors import KitError
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
 
 ODD = "--publish=127.0.0.1:1234:8000 a :100: b [red]\tc\a\r"
 
@@ -45,6 +51,27 @@ def test_on_a_terminal_what_would_steer_it_is_shown_escaped(capsys, monkeypatch)
         r"\x1b[2J\xffé" + "\t:100:",
         "",
     ]
+
+
+def test_a_file_that_is_shown_keeps_its_lines_on_a_terminal_too(capsys, monkeypatch):
+    for terminal in (False, True):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        Console().text("# job.sh\n#!/bin/sh\n\nexit\n\n")
+        assert capsys.readouterr().out == "# job.sh\n#!/bin/sh\n\nexit\n\n"
+
+
+def test_a_table_and_a_step_on_a_terminal_do_not_steer_it_either(monkeypatch):
+    said = {name: Terminal() for name in ("stdout", "stderr")}
+    for name, stream in said.items():
+        monkeypatch.setattr(sys, name, stream)
+    console = Console()
+    with console.step("a\x1b]0;b") as say:
+        say("c\u202e")
+    console.table("d\x1b[2J", ("e\x9b",), [("f\x1b]52;c;Zw\x1b\\",)])
+    shown = said["stdout"].getvalue()
+    for text in (r"d\x1b[2J", r"e\x9b", r"f\x1b]52;c;Zw\x1b" + "\\"):
+        assert text in shown
+    assert r"a\x1b]0;b: c\u202e" in said["stderr"].getvalue()
 
 
 def test_json_alone_is_shown_in_json_mode(capsys):
