@@ -259,7 +259,7 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
     if isinstance(values.get("models_dir"), Path):
         _add_site_models(values)
     try:
-        return Deployment.model_validate(values)
+        deployment = Deployment.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "deployment"
@@ -269,6 +269,12 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
             raise DeploymentError(f"{option}: {_in_words(first)}") from None
         origin = f" (in {file})" if file is not None else ""
         raise DeploymentError(f"{where}: {_in_words(first)}{origin}") from None
+    try:
+        deployment.model_dump_json()
+    except ValueError:  # before hours of work: the launch's plan is JSON
+        cause = "a path of the deployment is not UTF-8, as what a server is told must be"
+        raise DeploymentError(cause, "rename it") from None
+    return deployment
 
 
 def named_triton(name: str) -> str:

@@ -244,6 +244,15 @@ def test_a_missing_file_is_named(tmp_path):
     assert caught.value.remedy == "a TOML file such as deploy/sites/cpu-node.toml, or none"
 
 
+@pytest.mark.parametrize("kind", ["models_dir", "checkpoints"])
+def test_a_path_that_is_not_utf_8_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "\udce9"
+    (path / "model").mkdir(parents=True)
+    (path / "model" / "config.pbtxt").touch()
+    with pytest.raises(DeploymentError, match="not UTF-8"):
+        load_deployment(None, {kind: path if kind == "models_dir" else {"nugraph3": path}})
+
+
 def test_a_models_dir_that_is_not_there_is_named(tmp_path):
     with pytest.raises(DeploymentError) as caught:
         load_deployment(None, {"models_dir": tmp_path / "none"})
