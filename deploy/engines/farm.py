@@ -249,6 +249,13 @@ def stop_farm(farm: Farm) -> None:
     Raises:
         KitError: Jobs do not end, or the batch system does not answer. The farm is still known.
     """
+    # Or an up of the same name would start jobs meanwhile, and lose their folder.
+    with DeploymentFolder(farm.name).taking_turns():
+        if read_farm(farm.name) == farm:  # if not, another command has ended it
+            _end_jobs(farm)
+
+
+def _end_jobs(farm: Farm) -> None:
     begun = time.monotonic()
     keeper = farm.keeper()
     names = [farm.job] if keeper is None else [farm.job, keeper.name]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines.farm import await_servers, start_farm
+from deploy.engines.farm import await_servers, read_farm, start_farm, stop_farm
 from deploy.host.batch.htcondor import HTCondor
 from deploy.host.batch.jobs import BatchSystem, Job, Task
 from deploy.host.batch.slurm import Slurm
@@ -100,3 +100,21 @@ def test_commands_that_start_the_same_farm_take_turns(farm, monkeypatch):
     monkeypatch.setattr(Slurm, "listed", lambda *_: [])
     assert start_farm(farm) == farm
     assert held == [True]
+
+
+def test_an_up_of_the_same_name_waits_until_down_has_ended_all_jobs(farm, monkeypatch):
+    held = []
+
+    def active(_self: object, name: str) -> dict[int, Task]:
+        with unless_locked(DeploymentFolder(farm.name).launch_lock) as free:
+            held.append(not free)
+        return {}
+
+    monkeypatch.setattr(Slurm, "active", active)
+    farm.write()
+    stop_farm(farm)
+    assert (set(held), farm.folder.exists()) == ({True}, False)
+    newer = farm.model_copy(update={"job": "newer"})
+    newer.write()
+    stop_farm(farm)  # a second down, which has waited for the first
+    assert read_farm(farm.name) == newer
