@@ -135,21 +135,13 @@ def _check_flags(options: argparse.Namespace) -> None:
 
 def _verify(folder: DeploymentFolder, state: DeploymentState, signer: Signer) -> None:
     """Check that what a deployment was started from is signed and has not changed since."""
-    # All engines take long to import, and nothing else here needs them.
-    from deploy.engines.choose import engine_named
-    from deploy.engines.resolved import Resolved
+    # Engines take long to import, and nothing else here needs them.
+    from deploy.engines.baked import as_started
 
     plan = folder.plan()
     if plan is None:
         raise NotRunningError(f"deployment {state.name} has no plan, so what it runs is not known")
-    deployment, container = plan.deployment, plan.container
-    if container is not None:
-        # What runs, whatever its name stands for by now; a release is found by its number.
-        image = container.image if container.release is None else container.named
-        deployment = deployment.model_copy(update={"image": image})
-    engine = engine_named(state.engine)(Resolved(deployment))
-    engine, _ = engine.verified(signer)
-    if engine.artefact() != plan.artefact:
+    if as_started(plan, signer).artefact() != plan.artefact:
         cause = f"deployment {state.name} was started from something that has changed since"
         remedy = (
             f"numlkit down --name {state.name}, then numlkit up with the same file and flags, and "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import get_args
@@ -285,7 +286,10 @@ def _show(console: Console, folder: DeploymentFolder, state: DeploymentState) ->
     if state.runs is not None:
         console.line(f"runs {state.runs}")
     console.line(f"log: {state.log}")
-    starts = read_starts(state.log.read_bytes()[state.log_start :].decode(errors="replace"))
+    said = b""
+    with suppress(FileNotFoundError):  # of one that runs already, someone may have removed it
+        said = state.log.read_bytes()[state.log_start :]
+    starts = read_starts(said.decode(errors="replace"))
     if state.seconds_to_ready is not None:
         phases = f"; {slowest(starts)}" if starts else ""
         console.line(f"ready in {state.seconds_to_ready:.1f} s{phases}")

@@ -1,11 +1,15 @@
 """A site's models in an image: what is put there, and what a launch finds there."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+from deploy.artefacts.keys import Signer
 from deploy.artefacts.site import ENVIRONMENTS, SiteContent, environments_in, models_in
 from deploy.deployment.deployment import DEFAULT_MODELS, Deployment, find_site_models
+from deploy.deployment.plan import LaunchPlan
 from deploy.engines.base import Engine
+from deploy.engines.choose import engine_named
 from deploy.engines.container import IMAGE_MODELS, ContainerEngine
 from deploy.engines.resolved import Resolved
 from deploy.engines.site import Runtime, check_site, stage_site_model
@@ -97,6 +101,25 @@ def with_models_of_image(engine: Engine) -> Engine:
         update={"models_dir": repository, "models": tuple(dict.fromkeys(served))}
     )
     return engine.serving(Resolved.of(deployment, environments_in(engine.image.labels)))
+
+
+def as_started(plan: LaunchPlan, signer: Signer) -> Engine:
+    """Return the engine that made a plan, with what it starts found to be signed.
+
+    Raises:
+        SignatureError: It is not signed by this signer, or has changed since.
+    """
+    deployment, container = plan.deployment, plan.container
+    if container is not None:
+        # What runs, whatever its name stands for by now; a release is found by its number.
+        image = container.image if container.release is None else container.named
+        deployment = deployment.model_copy(update={"image": image})
+        if deployment.models_dir is not None and is_of_image(deployment.models_dir):
+            deployment = deployment.model_copy(update={"models_dir": None})
+        deployment.model_fields_set.discard("triton")  # its own, which fitted when it was started
+    engine, _ = engine_named(plan.engine)(Resolved(deployment)).verified(signer)
+    engine = with_models_of_image(engine)
+    return engine.serving(replace(engine.resolved, broken=plan.broken))
 
 
 def is_of_image(repository: Path) -> bool:

@@ -48,7 +48,6 @@ from deploy.engines.docker_server import (
     remove_container,
 )
 from deploy.engines.leftovers import FIX, LEFTOVERS
-from deploy.engines.resolved import Resolved
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
 from deploy.host.failures import INSTALL_TOOLKIT
@@ -202,7 +201,7 @@ class DockerEngine(ContainerEngine):
             if tag is not None and tag.name in {each.name for each in found}:
                 verify_tag(tag, reference, signer)
             named = self.deployment.model_copy(update={"image": str(reference)})
-            return DockerEngine(Resolved(named))
+            return DockerEngine(replace(self.resolved, deployment=named))
         if problem is not None:
             raise problem
         publish = "numlkit publish docker://HOST/REPOSITORY --sign KEY"

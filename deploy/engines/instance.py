@@ -130,6 +130,7 @@ def _join_logs(log: Path, name: str) -> None:
     user = pwd.getpwuid(os.getuid()).pw_name
     folder = config_folder(log.parent) / "instances" / "logs" / platform.node() / user
     folder.mkdir(parents=True, exist_ok=True)
+    log.touch()  # someone may have removed it
     for ending in ("out", "err"):
         (folder / f"{name}.{ending}").unlink(missing_ok=True)
         (folder / f"{name}.{ending}").hardlink_to(log)

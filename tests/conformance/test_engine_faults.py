@@ -52,6 +52,8 @@ def test_a_container_that_somebody_does_away_with_is_replaced(contained, harm, t
         image = ["--image", str(sif)]
     answer = contained.up("hurt", *SMALL, *image)
     assert answer["digest"]
+    Path(answer["log"]).unlink()  # as one who tidies up may do
+    assert contained.up("hurt", *SMALL, *image)["server"] == answer["server"]
     # What was started is started again, whatever its file holds by then.
     sif.write_bytes(b"something else")
     harm(contained, answer["container"])

@@ -87,6 +87,13 @@ def test_an_instance_that_is_there_already_is_named(folder, sif, name):
     assert f"apptainer instance stop {name}" in (error.remedy or "")
 
 
+def test_a_server_whose_log_somebody_removed_is_started_with_a_new_one(folder, sif, name):
+    plan = make_plan(folder, sif, name)
+    plan.log.unlink(missing_ok=True)
+    start(plan)
+    assert plan.log.is_file()
+
+
 @pytest.mark.parametrize("content", [b"", b"hello\n", b"\x7fELF"])
 def test_a_file_that_is_no_sif_is_named(folder, name, content):
     path = folder / "not.sif"

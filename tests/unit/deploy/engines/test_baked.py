@@ -9,16 +9,20 @@ from typing import Any
 import pytest
 
 from deploy.artefacts.context import Packed, wired_model
+from deploy.artefacts.keys import read_signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
-from deploy.artefacts.site import ENVIRONMENTS, MODELS_LABEL
+from deploy.artefacts.site import ENVIRONMENTS, ENVIRONMENTS_LABEL, MODELS_LABEL
 from deploy.deployment.deployment import Deployment
+from deploy.deployment.plan import ContainerPlan, LaunchPlan
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines.apptainer import ApptainerEngine
-from deploy.engines.baked import site_content, with_models_of_image
+from deploy.engines.baked import as_started, site_content, with_models_of_image
 from deploy.engines.base import Engine
 from deploy.engines.resolved import Resolved
-from deploy.host.errors import KitError, LaunchError
+from deploy.host.errors import KitError, LaunchError, ModelError
 from deploy.triton.release import find_release
+from tests.keys import new_key, write_key
+from tests.plans import make_plan
 from tests.programs import write_program
 from tests.unit.deploy.engines.test_named_environments import NAMED, write_lock
 from tests.unit.deploy.site_repository import (
@@ -109,14 +113,15 @@ class Sif:
 
     path: Path
 
-    def holds(self, code: str, *, models: str = "own", labelled: str = "own") -> str:
+    def holds(self, code: str, *, models: str = "own", labelled: str = "own", **more: str) -> str:
         """Write one whose models have a code; return its sha256."""
-        labels = {ENVIRONMENT_LABEL: "x", FLAVOUR_LABEL: "cpu", TRITON_LABEL: "24.10"}
+        labels = {ENVIRONMENT_LABEL: "x", FLAVOUR_LABEL: "cpu", TRITON_LABEL: "24.10", **more}
         labels[MODELS_LABEL] = labelled
         said = {"data": {"attributes": {"labels": labels}}, "type": "container"}
         files = {"labels.json": json.dumps(said)}
         for model in models.split(","):
-            files |= {f"{model}/config.pbtxt": CONFIG, f"{model}/1/model.py": code}
+            config = NAMED if ENVIRONMENTS_LABEL in more else CONFIG
+            files |= {f"{model}/config.pbtxt": config, f"{model}/1/model.py": code}
         write_archive(self.path, (), kind="", more=files)
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
 
@@ -177,3 +182,32 @@ def test_labels_of_another_file_choose_no_models(sif, tmp_path, monkeypatch):
         with_models_of_image(engine)
     with pytest.raises(LaunchError, match="was replaced meanwhile"):
         engine._keep(DeploymentFolder("default", tmp_path / "deployments"))
+
+
+FACTS = {"python": "3.11", "numpy": "1.26.4", "digest": "d"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {},
+        {TRITON_LABEL: "26.07"},
+        {ENVIRONMENTS_LABEL: json.dumps({"vision": FACTS})},
+    ],
+    ids=["plain", "another Triton", "its own environment"],
+)
+def test_what_was_started_from_an_image_with_models_is_found_to_be_the_same(
+    sif, tmp_path, monkeypatch, labels
+):
+    key = read_signer(write_key(new_key(), tmp_path / "key.pub"))
+    monkeypatch.setattr(ApptainerEngine, "verified", lambda engine, _: (engine, ""))
+    sif.holds("signed", models="own,broken", labelled="own,broken", **labels)
+    engine = with_models_of_image(sif.engine())
+    engine = engine.without(ModelError("broken", "cannot be loaded", None))
+    container = ContainerPlan(image=str(sif.path), name="numl", mounts=())
+    plan = make_plan(
+        tmp_path, engine="apptainer", deployment=engine.deployment, container=container,
+        broken=engine.resolved.broken,
+    )  # fmt: skip
+    again = as_started(LaunchPlan.model_validate_json(plan.model_dump_json()), key)
+    assert again.artefact() == engine.artefact()

@@ -11,7 +11,7 @@ from deploy.engines import docker
 from deploy.engines.container import ImageInUse
 from deploy.engines.docker import DockerEngine
 from deploy.engines.resolved import Resolved
-from deploy.host.errors import SignatureError
+from deploy.host.errors import ModelError, SignatureError
 from tests.cosign import Cosign
 
 NAME, MIRROR = "registry.example.org/lab/numl", "mirror.example.org/lab/numl"
@@ -79,3 +79,12 @@ def test_who_names_a_digest_or_an_id_starts_that_image_however_old(host):
     host.pull(4)
     for asked in (f"{NAME}@{DIGEST}", DIGEST, f"{NAME}:prod@{DIGEST}"):
         assert host.up(asked) == f"{NAME}@{DIGEST}"
+
+
+def test_what_is_left_out_is_left_out_of_a_verified_image_too(host, cosign):
+    host.pull(5)
+    left_out = Resolved(Deployment(image=NAME)).without(ModelError("nugraph3", "is broken", None))
+    engine = DockerEngine(left_out)
+    engine.__dict__["image"] = ImageInUse(NAME, DIGEST, {})
+    verified = engine.with_verified_image(read_signer(cosign.key))
+    assert verified.resolved.broken.keys() == {"nugraph3"}
