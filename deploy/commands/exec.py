@@ -15,10 +15,10 @@ from deploy.checks.launch import check_given
 from deploy.commands.up import add_verify_option, chosen, fetch_triton, launch
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import add_deployment_options, overrides
-from deploy.deployment.state import DeploymentFolder
-from deploy.engines.base import forget_everything
+from deploy.deployment.state import DeploymentFolder, DeploymentState
+from deploy.engines.base import Engine, forget_everything
 from deploy.engines.resolved import Resolved
-from deploy.host.cli import Parser, make_parser, run
+from deploy.host.cli import Parser, describe_os_error, make_parser, run
 from deploy.host.console import Console
 from deploy.host.errors import DeploymentError, KitError
 from numl_job.command import FAILED, Remains, Signals, refused
@@ -76,8 +76,17 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
         finally:
             if options.log is not None:
                 _keep_log(state.log, options.log, console)
-            engine.stop(folder, state)
-            forget_everything(folder)
+            _stop(engine, folder, state, console)
+
+
+def _stop(
+    engine: Engine, folder: DeploymentFolder, state: DeploymentState, console: Console
+) -> None:
+    try:
+        engine.stop(folder, state)
+        forget_everything(folder)
+    except (KitError, OSError) as error:  # the exit status is the command's; doctor finds the rest
+        console.error(describe_os_error(error) if isinstance(error, OSError) else error)
 
 
 def _keep_log(source: Path, log: Path, console: Console) -> bool:
