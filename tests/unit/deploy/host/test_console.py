@@ -8,6 +8,7 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.host.console import Console
 from deploy.host.errors import KitError
 
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
