@@ -197,7 +197,7 @@ class Agent:
         self._config_before = {
             name: config
             for name, model in models.items()
-            if name not in lacking and not self._mirror.is_configured(name, model)
+            if not self._mirror.is_configured(name, model, versions.get(name))
             if (config := self._server.config(name)) is not None
         }
         for name, version in versions.items():

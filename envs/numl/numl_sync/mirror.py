@@ -101,16 +101,19 @@ class Mirror:
 
     def holds(self, release: Release) -> bool:
         """Return whether the server is given exactly this release, and perhaps older versions."""
-        return all(
+        return bool(release.models) and all(
             self.has(name, model) and self.is_configured(name, model)
             for name, model in release.models.items()
         )
 
-    def is_configured(self, name: str, model: Model) -> bool:
-        """Return whether the server is given the configuration of a model that is there."""
+    def is_configured(self, name: str, model: Model, files: Path | None = None) -> bool:
+        """Return whether the server is given the configuration of a model.
+
+        ``files`` None: of the version that is there.
+        """
         with suppress(OSError, UnicodeDecodeError, ReleaseError):
             there = (self.repository / name / CONFIG).read_text(encoding="utf-8")
-            return there == self._config(name, model)
+            return there == self._config(name, model, files)
         return False
 
     def has(self, name: str, model: Model) -> bool:
@@ -147,7 +150,7 @@ class Mirror:
             ReleaseError: A file is not what it must be.
         """
         self.repository.mkdir(parents=True, exist_ok=True)
-        self._incoming.mkdir(exist_ok=True)
+        self._workshop()
         for path, file in model.files.items():
             self._fetch(read, f"{name}/{model.version}/{path}", file)
 
@@ -222,8 +225,8 @@ class Mirror:
             folder = self.repository / name
             self._write(folder / CONFIG, self._config(name, model), later(folder))
 
-    def _config(self, name: str, model: Model) -> str:
-        files = self.repository / name / str(model.version)
+    def _config(self, name: str, model: Model, files: Path | None = None) -> str:
+        files = files or self.repository / name / str(model.version)
         return self._templates.config(name, model.version, files)
 
     def clear(self) -> None:
@@ -241,20 +244,24 @@ class Mirror:
             for version in _folders(folder):
                 if version.name != versions[folder.name]:
                     self._take_away(version)
-        for path in self._incoming.iterdir():
+        for path in self._workshop().iterdir():
             _remove(path)
+
+    def _workshop(self) -> Path:
+        self._incoming.mkdir(exist_ok=True)  # somebody may have removed it, as it is mostly empty
+        return self._incoming
 
     def _take_away(self, folder: Path) -> None:
         """Remove a folder of the repository: at once for the server, then file by file."""
         _remove(self._move_away(folder))
 
     def _move_away(self, folder: Path) -> Path:
-        rubbish = self._incoming / "removed"
+        rubbish = self._workshop() / "removed"
         _remove(rubbish)
         return folder.rename(rubbish)
 
     def _write(self, target: Path, text: str, time_ns: int | None = None) -> None:
-        partial = self._incoming / f"{target.name}.new"
+        partial = self._workshop() / f"{target.name}.new"
         partial.write_text(text, encoding="utf-8")
         if time_ns is not None:
             os.utime(partial, ns=(time_ns, time_ns))

@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from numl_formats.errors import FormatError
+from numl_formats.errors import FormatError, StatementError
 from numl_formats.published import Published
-from numl_formats.statement import as_time, read_published, time_of
+from numl_formats.statement import NAME, as_time, read_published, time_of
 from numl_formats.trust import Seen, Verify, check, signature_path
 from numl_sync.bucket import Bucket
 from numl_sync.errors import UsageError
@@ -112,6 +112,8 @@ class Trust:
                 now=now,
                 least=self.least,
             )
+        if any(release.image is not None for release in published.releases):
+            raise StatementError("format", f"{NAME} is a folder's: it brings images, not models")
         remembered = Accepted(self.key, self.place, seen, published.created, published.expires)
         return published, remembered
 

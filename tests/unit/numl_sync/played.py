@@ -171,13 +171,15 @@ class PlayedServer:
             return None
         there = self.repository / model / "config.pbtxt"
         loads = (self.repository / model / str(version) / "weights.safetensors").exists()
-        named = loads and there.read_text().startswith(config(model, version, ""))
+        name_and_version = config(model, version, "").splitlines()[:2]
+        named = loads and there.read_text().splitlines()[:2] == name_and_version
         return named and (model, version) not in self.cannot_load
 
     def config(self, model: str) -> bytes | None:
         if not self.runs or model in self.cannot_configure:
             return b"before" if self.runs else None
-        return (self.repository / model / "config.pbtxt").read_bytes()
+        there = self.repository / model / "config.pbtxt"
+        return there.read_bytes() if there.exists() else None
 
 
 @dataclass

@@ -8,9 +8,9 @@ from numl_sync.agent import LOAD_S, REPEAT_S
 from numl_sync.errors import UsageError
 from numl_sync.mirror import Mirror
 from numl_sync.templates import Templates
-from played import POLL_S, TEMPLATE, TODAY, expected, files, release, write_templates
+from played import POLL_S, TEMPLATE, TODAY, expected, file_of, files, release, write_templates
 
-from numl_formats.published import Release, published_release
+from numl_formats.published import Model, Release, published_release
 
 
 def test_a_release_comes_whole_and_serves(stage):
@@ -80,6 +80,21 @@ def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving)
     serving.run(2 * POLL_S)
     assert serving.agent.status.release == 2
     assert serving.tree()["a/config.pbtxt"].endswith(b"max_batch_size: 0\n")
+
+
+def test_other_weights_of_the_same_version_are_seen_to_be_loaded(serving):
+    # Of a bucket that was begun afresh: the server answers with version 1 of the one before.
+    serving.bucket.history = None
+    other = serving.bucket.objects["b/1/model.json"] = files(2)["model.json"]
+    new = release(1, 1)
+    new.models["b"] = Model(1, {**new.models["b"].files, "model.json": file_of(other)})
+    serving.server.cannot_configure = {"b"}
+    serving.bucket.put(published_release(None, new, created=TODAY, expires=None))
+    serving.run(60)
+    assert not any("serves" in line for line in serving.said)
+    serving.server.cannot_configure = set()
+    serving.run(2 * POLL_S)
+    assert serving.said[-1] == "release 1 serves: a version 1, b version 1"
 
 
 def test_a_first_release_that_cannot_be_loaded_is_said_every_minute_and_kept(stage):

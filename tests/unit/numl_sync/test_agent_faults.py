@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 from numl_sync.agent import REPEAT_S
-from played import POLL_S, KilledError, Stage, config, expected, files, killed_at
+from played import (
+    POLL_S,
+    TODAY,
+    KilledError,
+    Stage,
+    config,
+    expected,
+    files,
+    killed_at,
+    release,
+)
+
+from numl_formats.published import Release, published_release
 
 
 def test_a_bucket_that_is_away_is_said_at_once_and_then_every_minute(serving):
@@ -135,6 +147,19 @@ def test_a_file_that_somebody_changes_is_mended_within_a_poll(serving):
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
     assert serving.said[0] == f"{serving.folder}/repository was changed by someone else"
+
+
+def test_the_workshop_may_be_removed_before_a_rollback_that_downloads_nothing(serving):
+    models = {**release(1, 1).models, **release(2, 2, ("c",)).models}
+    more = Release(2, TODAY, "abc", models)
+    serving.bucket.objects |= {f"c/2/{path}": content for path, content in files(2).items()}
+    serving.bucket.put(published_release(serving.bucket.history, more, created=TODAY, expires=None))
+    serving.run(2 * POLL_S)
+    (serving.folder / "incoming").rmdir()
+    serving.bucket.roll_back()
+    serving.run(2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.said[-1] == "release 1 serves: a version 1, b version 1"
 
 
 def test_a_folder_that_is_removed_is_made_anew(serving):

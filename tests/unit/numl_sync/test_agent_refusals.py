@@ -4,7 +4,9 @@ import shutil
 
 import pytest
 from numl_sync.agent import LOAD_S, REPEAT_S, RETRY_S
-from played import POLL_S, TEMPLATE, expected, files, write_templates
+from played import KEY, POLL_S, TEMPLATE, TODAY, expected, files, write_templates
+
+from numl_formats.published import Image, Release, published_release
 
 
 def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving):
@@ -177,3 +179,25 @@ def test_what_served_before_an_upgrade_serves_on_when_what_is_published_since_is
     assert serving.agent.status.release == 1
     assert {name for name in serving.tree() if name.startswith("a/1/")}
     assert serving.tree()["a/config.pbtxt"].endswith(b"max_batch_size: 0\n")
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_a_folders_statement_takes_no_model_away_and_is_not_remembered(stage, key):
+    stage.key = stage.bucket.key = key or None
+    stage.start()
+    image = Image("sif", "numl.sif", "0" * 64, 1)
+    of_folder = published_release(
+        None, Release(1, TODAY, "abc", {}, image), created=TODAY, expires=None
+    )
+    stage.bucket.put(of_folder)
+    stage.run(2 * POLL_S)
+    assert stage.agent.status.refused
+    stage.bucket.history = None
+    stage.bucket.publish(1, 1)
+    stage.run(10)
+    assert stage.tree() == expected(1)
+    stage.bucket.put(of_folder)
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(1)
+    assert stage.agent.status.refused
+    assert stage.said[-1].startswith("refused: published.json ")
