@@ -43,6 +43,25 @@ class Manifest:
     content: dict[str, Any]
 
 
+class _Session(requests.Session):
+    """Sends what it is told to: requests would add the passwords of ``~/.netrc``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = _as_it_is
+
+    def rebuild_auth(
+        self, prepared_request: requests.PreparedRequest, response: requests.Response
+    ) -> None:
+        headers, to = prepared_request.headers, prepared_request.url or ""
+        if self.should_strip_auth(response.request.url or "", to):
+            headers.pop("Authorization", None)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
 class Registry:
     """A repository in a registry; raises a :class:`PublishError` for what it refuses."""
 
@@ -52,7 +71,7 @@ class Registry:
         # Docker Hub's images are named after one host and served by another.
         host = "registry-1.docker.io" if reference.host == "docker.io" else reference.host
         self._url = f"{scheme}://{host}/v2/{reference.repository}"
-        self._session = requests.Session()
+        self._session = _Session()
 
     def manifest(self, name: str) -> Manifest | None:
         """Return the manifest with a tag or a digest; None if there is none."""
@@ -183,7 +202,7 @@ class Registry:
         word = stored.get("password") or stored.get("Password")
         pair = (str(user), str(word)) if user else None
         if not challenge.lower().startswith("bearer"):
-            self._session.auth = pair
+            self._session.auth = pair or _as_it_is
             return
         asked = dict(_CHALLENGE.findall(challenge))
         # Prepared, it is judged as it is sent: some addresses name two hosts to two parsers.
@@ -192,7 +211,7 @@ class Registry:
             cause = f"registry {self._at.host} wants its password sent unprotected, to {realm}"
             remedy = f"have it name one with https, or docker logout {self._at.host}"
             raise PublishError(cause, remedy)
-        answer = requests.get(
+        answer = _Session().get(
             realm, auth=pair, timeout=_TIMEOUT_S, stream=True, proxies=_proxies(_host_of(realm))
         )
         if answer.ok:

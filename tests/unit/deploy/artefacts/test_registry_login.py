@@ -94,6 +94,22 @@ def test_a_password_that_a_registry_refuses_is_sent_once(serve, log_in, tmp_path
     assert [shown for path, shown in registry.asked if "token" in path] == [f"Basic {PASSWORD}"]
 
 
+@pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
+def test_nobody_learns_a_password_of_netrc(serve, log_in, tmp_path, monkeypatch, challenge):
+    registry, other = serve(layer({})), serve(layer({}), host="127.0.0.2")
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login bob password hidden\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    log_in(registry.address)
+    registry.challenge = challenge.format(registry.address)
+    [found] = find_image(f"{registry.name}:t", tmp_path).layers
+    registry.elsewhere = f"http://{other.address}"
+    assert found.whole()
+    passwords = {shown for _, shown in registry.asked if (shown or "").startswith("Basic")}
+    assert passwords == {f"Basic {PASSWORD}"}
+    assert {shown for _, shown in other.asked} == {None}
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -136,13 +152,15 @@ def test_a_password_is_sent_to_a_realm_only_where_nobody_on_the_way_can_read_it(
     log_in(host)
     sent = []
 
-    def get(url: str, auth: tuple[str, str] | None, **_: object) -> requests.Response:
+    def get(
+        _self: object, url: str, auth: tuple[str, str] | None, **_: object
+    ) -> requests.Response:
         sent.append((url, auth))
         answer = requests.Response()
         answer.status_code, answer.raw = 200, io.BytesIO(b'{"token": "t"}')
         return answer
 
-    monkeypatch.setattr(requests, "get", get)
+    monkeypatch.setattr(requests.Session, "get", get)
     registry = Registry(parse_reference(f"{host}/r/i:t"))
     if is_sent:
         registry._log_in(f'Bearer realm="{realm}",service="x"')
