@@ -25,7 +25,7 @@ from typing import Any
 
 from deploy.artefacts.keys import Signer, fingerprint
 from deploy.artefacts.reference import Reference
-from deploy.host.errors import SignatureError
+from deploy.host.errors import SignatureError, UncheckedError
 from deploy.host.failures import complaint
 from numl_formats.statement import as_time
 
@@ -37,8 +37,9 @@ _TAG, _LINE, _SEQUENCE, _CREATED = "tag", "line", "sequence", "created"
 _INSTALL = "sudo scripts/install_container_tools --only cosign (Debian, Ubuntu)"
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(
-    r"dial tcp|no such host|\b(timeout|EOF|UNAUTHORIZED|DENIED)\b"
-    r"|\b5\d\d (Internal|Bad|Service|Gateway)",
+    r"dial tcp|read tcp|no such host|connection reset|tls:|x509:|deadline exceeded"
+    r"|\b(timeout|EOF|UNAUTHORIZED|DENIED|TOOMANYREQUESTS)\b"
+    r"|\b(429|5\d\d) (Too|Internal|Bad|Service|Gateway)",
     re.I,
 )
 _PASSWORD = re.compile(r"decrypt|password", re.I)
@@ -235,9 +236,9 @@ def _verify(words: list[str], what: str, signer: Signer) -> str:
         return done.stdout
     reason = complaint(done.stderr)
     if _AWAY.search(reason):
-        raise SignatureError(
+        raise UncheckedError(
             f"cannot check the signature of {what}: {reason}",
-            "check the network and docker login, then run the command again",
+            "check the network, the registry's certificate and docker login, then try again",
         )
     raise unsigned(what) if _UNSIGNED.search(reason) else changed(what, signer)
 

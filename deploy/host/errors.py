@@ -65,6 +65,10 @@ class SignatureError(KitError):
     """A signature is missing, or does not match."""
 
 
+class UncheckedError(SignatureError):
+    """Whether a signature is there and matches could not be found out."""
+
+
 class ClientError(KitError):
     """A server cannot be used: it does not answer, lacks the model, or is not Triton."""
 

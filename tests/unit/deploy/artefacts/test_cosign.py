@@ -20,7 +20,7 @@ from deploy.artefacts.cosign import (
 )
 from deploy.artefacts.keys import read_signer, verifier
 from deploy.artefacts.reference import parse_reference
-from deploy.host.errors import SignatureError
+from deploy.host.errors import SignatureError, UncheckedError
 from tests.cosign import Cosign
 from tests.keys import new_key, sign, write_key
 
@@ -81,11 +81,17 @@ def test_what_is_signed_with_an_image_is_read_of_each_signature(cosign, signer, 
         'Get "https://registry.example.org/v2/": EOF',
         "GET https://registry.example.org/v2/: unexpected status code 503 Service Unavailable",
         "GET https://registry.example.org/token: UNAUTHORIZED: authentication required",
+        "GET https://registry.example.org/v2/: TOOMANYREQUESTS: slow down",
+        'Get "https://registry.example.org/v2/": tls: failed to verify certificate: x509: '
+        "certificate signed by unknown authority",
+        'Get "https://registry.example.org/v2/": read tcp 10.0.0.1:5->10.0.0.2:443: connection '
+        "reset by peer",
+        'Get "https://registry.example.org/v2/": context deadline exceeded',
     ],
 )
 def test_a_registry_that_does_not_answer_is_no_wrong_signature(cosign, signer, reason):
     cosign.refuse({"verify": f"Error: {reason}\nmain.go:74: error"})
-    with pytest.raises(SignatureError, match=r"^cannot check the signature of") as caught:
+    with pytest.raises(UncheckedError, match=r"^cannot check the signature of") as caught:
         verify_image(REFERENCE, signer)
     assert "network" in str(caught.value.remedy)
 

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from deploy.host.errors import DamagedError, PublishError, SignatureError
+from deploy.host.errors import DamagedError, PublishError, SignatureError, UncheckedError
 from deploy.publishing import watch
 from deploy.publishing.place import Entry, Listing
 from deploy.publishing.watch import PlaceWatch
@@ -65,7 +65,12 @@ def test_what_is_wrong_for_a_moment_only_is_a_publish_at_work(looks):
 
 
 @pytest.mark.parametrize(
-    ("away", "why"), [(AWAY, "no route"), (STALE, "/place/1: Stale file handle")]
+    ("away", "why"),
+    [
+        (AWAY, "no route"),
+        (STALE, "/place/1: Stale file handle"),
+        (UncheckedError("cannot check the signature"), "cannot check the signature"),
+    ],
 )
 def test_a_place_that_is_away_is_not_damaged_and_was_not_checked(looks, away, why):
     watched, said = looks(away)
