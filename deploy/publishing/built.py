@@ -77,8 +77,9 @@ def built_image(order: Order, client: docker.DockerClient) -> Artefact:
 
 def check_sif(sif: Path) -> None:
     """Have every model in a ``.sif``, or in a sandbox, give its reference output."""
+    # Who may write to its folder may have put another there: it sees nothing of this host.
     run(
-        ["apptainer", "exec", "--cleanenv", sif, CHECK],
+        ["apptainer", "exec", "--cleanenv", "--containall", "--no-privs", sif, CHECK],
         failed=f"{sif}: its own check fails",
         remedy="build it again; nothing was published",
         error=PublishError,

@@ -115,9 +115,8 @@ class FolderPlace(Place):
         with self._change(signing, dry_run=dry_run) as change:
             if change.before is None:
                 raise nothing_published(self._root, signing)
-            new = change.before
-            if to is not None or not self._is_half_back(change.before):
-                new = change.rolled_back(change.before, to)
+            half = to is None and self._is_half_back(change.before)
+            new = change.renewed(change.before) if half else change.rolled_back(change.before, to)
             if not self._is_whole(new.current, read=True):
                 raise PublishError(
                     f"release {new.serving} is damaged", "roll back to another (--to)"

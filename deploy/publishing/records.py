@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, ValidationError
 
 from deploy.host.errors import PublishError
 from deploy.host.files import read_most
@@ -21,17 +21,26 @@ MARK = ".numlkit"
 _LARGEST = 1 << 16
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():  # whoever may write to the folder may write it
+        raise ValueError("controls a terminal")
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_printable)]
+
+
 class Record(BaseModel, frozen=True, extra="forbid"):
     """What a release is: the content of its ``release.json``."""
 
     format: Literal[1] = 1
     number: Annotated[int, Field(ge=1)]
     created: AwareDatetime
-    revision: str
+    revision: _Text
     form: Literal["sif", "sandbox"]
-    source: str
-    sha256: str
-    bytes: int
+    source: _Text
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    bytes: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 def read_record(path: Path) -> Record | None:

@@ -7,6 +7,7 @@ tests/containers.
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -266,6 +267,12 @@ def test_a_folder_of_an_older_kit_is_read_and_published_to(publish, root):
         }  # fmt: skip
         (root / str(number) / "release.json").write_text(json.dumps(record))
     (root / "current").symlink_to("2")
+    for odd in ({"source": "\x1b]0;x\x07"}, {"bytes": 10**400}, {"sha256": "\x1b[2J"}):
+        (root / "3").mkdir(exist_ok=True)
+        (root / "3" / "release.json").write_text(json.dumps(record | {"number": 3} | odd))
+        with pytest.raises(PublishError, match=r"release\.json"):
+            listed(root)
+    shutil.rmtree(root / "3")
     assert listed(root) == {"1": False, "2": True}
     assert publish(root, "c").release == "3"
     assert rollback(root).release == "2"

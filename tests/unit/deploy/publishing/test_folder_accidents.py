@@ -2,17 +2,19 @@
 
 import errno
 import os
+from datetime import timedelta
 from unittest.mock import Mock
 
 import pytest
 
-from deploy.host.errors import PublishError
+from deploy.host.errors import PublishError, SignatureError
 from deploy.publishing.folder import FolderPlace
 from deploy.publishing.lock import alone_in
-from deploy.publishing.place import Look
-from tests.unit.deploy.publishing.signing import pair
+from deploy.publishing.place import Look, Signing
+from tests.unit.deploy.publishing.signing import pair, public
 from tests.unit.deploy.publishing.test_folder import MANY, killed_at, prune, rollback, served
 
+DAY = timedelta(days=1)
 LEFT = ".numlkit.2.abcdefgh.partial"
 
 
@@ -39,6 +41,21 @@ def test_a_rollback_that_is_killed_between_statement_and_link_is_finished_by_the
         if not killed:
             break
     assert interrupted > 1
+
+
+def test_what_finishes_a_killed_rollback_renews_it_where_that_is_asked_for(publish, root, tmp_path):
+    key = pair(tmp_path, "cosign")
+    publish(root, *"ab", sign=key)
+    place = FolderPlace(root)
+    place.rollback(None, Signing(key, -DAY), dry_run=False)
+    (root / "current").unlink()
+    (root / "current").symlink_to("2")
+    with pytest.raises(SignatureError, match="has expired"):
+        place.listing(Look(verify=public(key)))
+    done = place.rollback(None, Signing(key, DAY), dry_run=False)
+    assert any("its signature expires" in line for line in done.lines)
+    assert place.listing(Look(verify=public(key))).problems == ()
+    assert served(root) == "a"
 
 
 def test_a_prune_that_is_killed_is_repeated_and_leaves_no_file_of_what_it_removes(
