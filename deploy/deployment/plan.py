@@ -56,6 +56,7 @@ class ContainerPlan(BaseModel, frozen=True):
         digest: That id, or the sha256 of the .sif; empty: a stock .sif, which is not read.
         release: Its number, if a signed or published statement gives it one.
         user: ``uid:gid`` of its processes; None: the image's own user, or the calling user.
+        groups: Further groups of its processes, by number.
         limits: Its resource limits (ulimit) that differ from the engine's defaults, by name.
         extracted_bytes: What the server extracts to /tmp: packed environments.
         health: The command of the engine's own health check; empty: none.
@@ -65,6 +66,7 @@ class ContainerPlan(BaseModel, frozen=True):
     image: str
     name: str
     user: str | None = None
+    groups: tuple[int, ...] = ()
     mounts: tuple[Mount, ...]
     limits: tuple[tuple[str, int], ...] = ()
     gpus: tuple[str, ...] = ()

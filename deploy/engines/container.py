@@ -170,6 +170,11 @@ class ContainerEngine(Engine):
         return None
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """Further groups of a container's processes, by number."""
+        return ()
+
+    @property
     def limits(self) -> tuple[tuple[str, int], ...]:
         """A container's resource limits (ulimit) that differ from the engine's defaults."""
         return ()
@@ -284,6 +289,7 @@ class ContainerEngine(Engine):
             image=self.started_as(folder),
             name=prefix.rstrip("-"),
             user=self.user,
+            groups=self.groups,
             mounts=tuple(mounts),
             limits=self.limits,
             # A stock image has no health command.

@@ -223,6 +223,11 @@ class DockerEngine(ContainerEngine):
         return f"{IMAGE_USER}:0" if self.deployment.env == "packed" else None
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        # What this user may read, such as a key of the group ssl-cert, the server must, too.
+        return tuple(sorted({*os.getgroups()} - {os.getgid()})) if os.getuid() else ()
+
+    @property
     def limits(self) -> tuple[tuple[str, int], ...]:
         limits = (("stack", _STACK_BYTES),)
         return (("memlock", -1), *limits) if may_raise_limits() else limits

@@ -42,6 +42,9 @@ def _options(plan: LaunchPlan) -> Iterator[tuple[list[str], dict[str, Any]]]:
     yield [f"--label={name}={value}" for name, value in labels.items()], {"labels": labels}
     if container.user is not None:
         yield [f"--user={container.user}"], {"user": container.user}
+    if container.groups:
+        words = [f"--group-add={group}" for group in container.groups]
+        yield words, {"group_add": list(container.groups)}
     yield ["--read-only"], {"read_only": True}
     scratch = "mode=1777"
     if container.extracted_bytes:

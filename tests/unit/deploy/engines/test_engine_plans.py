@@ -39,6 +39,7 @@ def planned(
             image=image,
             name="numlkit-0-01234567-numl",
             user="1234:100",
+            groups=(110, 2000),
             mounts=(
                 Mount(source=folder / "model_repository", target=Path("/opt/numl/models/cpu")),
             ),
@@ -58,6 +59,8 @@ def test_the_whole_docker_command():
         "--label=org.numlkit.deployment=numl",
         "--label=org.numlkit.state=/state/numl",
         "--user=1234:100",
+        "--group-add=110",
+        "--group-add=2000",
         "--read-only",
         "--tmpfs=/tmp:mode=1777",
         "--cap-drop=ALL",
@@ -108,6 +111,7 @@ def test_the_sdk_is_told_the_same_as_the_command_line():
             "8002/tcp": ("127.0.0.1", 8012),
         },
         "user": "1234:100",
+        "group_add": [110, 2000],
         "shm_size": 1_000_000_000,
         "ulimits": [
             {"Name": "memlock", "Soft": -1, "Hard": -1},

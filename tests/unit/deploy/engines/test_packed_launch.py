@@ -61,6 +61,7 @@ class Docker(DockerEngine):
         return image_in_use(self.deployment.image or STOCK, "sha256:1", LABELS, self.resolved)
 
     user = "1234:100"
+    groups = (110,)
     limits = ()
 
 
@@ -94,6 +95,7 @@ def test_the_whole_docker_command_of_a_stock_image(home, archive):
         "--label=org.numlkit.deployment=numl",
         f"--label=org.numlkit.state={state}",
         "--user=1234:100",
+        "--group-add=110",
         "--read-only",
         f"--tmpfs=/tmp:exec,mode=1777,size={6 * 4096 + 64 * MIB}",
         "--cap-drop=ALL",
