@@ -224,6 +224,9 @@ def _check_consistency(card: ModelCard) -> None:
             raise FormatError(
                 "network.embedding needs nugraph3 and its heads instance_beta and instance"
             )
+        for head in card.heads:
+            if head.name in EMBEDDED_HEADS and head.node != "hit":
+                raise FormatError(f"head {head.name} needs node hit: network.embedding is of hits")
     if not card.heads:
         raise FormatError("heads is empty: the network would have no outputs")
     if spec.kind == "nugraph2" and any(head.node == "event" for head in card.heads):

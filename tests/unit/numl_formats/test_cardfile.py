@@ -37,6 +37,9 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
     content = normalised(content_of("nugraph3"))
     network, head = content["network"], content["heads"][0]
     hit = {"output": "a", "node": "hit", "width": 2, "activation": "none", "classes": None}
+    embedded = {"network": network | {"embedding": {"width": 2, "hidden": 4, "layers": 3}}}
+    beta, instance = hit | {"name": "instance_beta", "width": 1}, hit | {"name": "instance"}
+    of_event = {"output": "b", "node": "event"}
     cluster = {"output": "i", "embedding": "ox", "eps": 0.5, "min_samples": 5, "signal": None}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"surprise": 1}, "surprise is not a known field"),
@@ -52,6 +55,10 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
         ({"heads": [head | {"classes": ["a"]}]}, "head semantic has width 7 but names 1 classes"),
         ({"heads": [head, head]}, "must be unique"),
         ({"heads": [hit | {"name": "x"}]}, "outputs do not match"),
+        (embedded, "network.embedding needs nugraph3 and its heads"),
+        # The library writes numbers of every hit for these two, wherever the card has them.
+        (embedded | {"heads": [beta, instance | of_event]}, "head instance needs node hit"),
+        (embedded | {"heads": [beta | of_event, instance]}, "head instance_beta needs node hit"),
         ({"clustering": cluster | {"semantic": None, "background": 6}}, "needs a head with output"),
         ({"position_scale": [1]}, "position_scale"),
         ({"position_scale": [1, float("inf")]}, "position_scale"),
