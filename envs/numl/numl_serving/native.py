@@ -263,7 +263,11 @@ def guard_arrays() -> None:
     Triton 2.51 lets one through if its bytes are right in 64 bits that wrap: [2^62] or [-2^62],
     without data. ``native/guard.cpp`` says how. Call it before the first request.
     """
-    capsule = importlib.import_module("numpy._core.multiarray")._ARRAY_API
+    try:
+        multiarray = importlib.import_module("numpy._core.multiarray")
+    except ModuleNotFoundError:  # before numpy 1.26.1
+        multiarray = importlib.import_module("numpy.core.multiarray")
+    capsule = multiarray._ARRAY_API
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
     interface.library.numl_guard_arrays(pointer(capsule, None))

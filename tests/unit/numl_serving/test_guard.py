@@ -40,13 +40,18 @@ class Numpy:
 
 
 @pytest.fixture
-def guarded():
+def unguarded():
     numpy = Numpy()
     own = numpy.table[NEW_FROM_DESCR]
-    guard_arrays()
-    guard_arrays()
     yield numpy
     numpy.table[NEW_FROM_DESCR] = own
+
+
+@pytest.fixture
+def guarded(unguarded):
+    guard_arrays()
+    guard_arrays()
+    return unguarded
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (8,), (2, 4), (2, 0), (0, 3), (1,) * 32])
@@ -70,6 +75,12 @@ def test_an_impossible_shape_has_no_elements(guarded, shape):
     array = guarded.array(*shape)
     assert array.size == 0
     assert array.ndim == len(shape)
+
+
+def test_a_numpy_before_1_26_1_is_guarded_by_the_name_that_its_core_had(unguarded, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpy._core.multiarray", None)
+    guard_arrays()
+    assert unguarded.array(HUGE).size == 0
 
 
 def test_nothing_is_imported_before_the_stub_imports_numpy_itself(tmp_path):
