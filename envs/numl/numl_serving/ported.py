@@ -98,10 +98,10 @@ class OnnxNetwork(Network):
         return dict(zip(self._outputs, answer, strict=True))
 
     def inputs(self, example: Arrays) -> Tensors:
-        return _onnx_tensors(self._session.get_inputs())
+        return _onnx_tensors(self._session.get_inputs(), example)
 
     def outputs(self, answer: Arrays) -> Tensors:
-        return _onnx_tensors(self._session.get_outputs())
+        return _onnx_tensors(self._session.get_outputs(), answer)
 
     def example(self) -> dict[str, NDArray[Any]]:
         made, random = {}, np.random.default_rng(1)
@@ -242,7 +242,8 @@ class TritonPythonModel:
         pb = self._pb
         try:
             tensors = {n: pb.get_input_tensor_by_name(request, n) for n in self._inputs}
-            answer = answer_of(self._network, {name: t.as_numpy() for name, t in tensors.items()})
+            given = {name: tensor.as_numpy() for name, tensor in tensors.items()}
+            answer = for_triton(self._network(given))
         except Exception as error:  # someone else's model
             told = pb.TritonError(f"the model fails: {one_line(error)}", pb.TritonError.INVALID_ARG)
             return pb.InferenceResponse(error=told)
@@ -256,9 +257,9 @@ def network_in(folder: Path, named: str | None) -> Network:
     return OnnxNetwork(folder) if (folder / ONNX).is_file() else ExportedNetwork(folder)
 
 
-def answer_of(network: Network, arrays: Arrays) -> dict[str, NDArray[Any]]:
-    """Run a network; a single number gets a dimension, which Triton wants."""
-    return {name: np.atleast_1d(array) for name, array in network(arrays).items()}
+def for_triton(answer: Arrays) -> dict[str, NDArray[Any]]:
+    """Return an answer with a dimension for each single number, which Triton wants."""
+    return {name: np.atleast_1d(array) for name, array in answer.items()}
 
 
 def _threads() -> int:
@@ -290,10 +291,12 @@ def _texts(array: NDArray[Any]) -> NDArray[Any]:
     return np.array(words, object).reshape(array.shape)
 
 
-def _onnx_tensors(tensors: Sequence[Any]) -> Tensors:
+def _onnx_tensors(tensors: Sequence[Any], arrays: Arrays) -> Tensors:
     found = {}
     for tensor in tensors:
         dtype = tensor.type.removeprefix("tensor(").rstrip(")")
-        dims = [size if isinstance(size, int) else -1 for size in tensor.shape]
+        # [] is a single number's, and also what ONNX Runtime says where the file declares no shape.
+        shape = tensor.shape or [None] * getattr(arrays.get(tensor.name), "ndim", 0)
+        dims = [size if isinstance(size, int) else -1 for size in shape]
         found[tensor.name] = (_ONNX_TYPES.get(dtype, dtype), dims)
     return found

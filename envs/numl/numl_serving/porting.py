@@ -20,7 +20,14 @@ import numpy as np
 from numl_formats.golden import GoldenEvent, difference, write_golden
 from numl_formats.repository import GOLDEN_FILE
 from numl_serving.errors import one_line
-from numl_serving.ported import WEIGHTS, Arrays, PortingError, answer_of, network_in, porting_errors
+from numl_serving.ported import (
+    WEIGHTS,
+    Arrays,
+    PortingError,
+    for_triton,
+    network_in,
+    porting_errors,
+)
 
 _TYPES = {
     **{name: name.upper() for bits in (8, 16, 32, 64) for name in (f"int{bits}", f"uint{bits}")},
@@ -68,7 +75,7 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
         cause = f"it takes {', '.join(taken)}; the example has {', '.join(inputs)}"
         raise PortingError(cause, "name the example's arrays as its inputs")
     with porting_errors(f"it fails for {_in_words(inputs)}", _EXAMPLE):
-        answer, again = (answer_of(network, inputs) for _ in range(2))
+        answer, again = (network(inputs) for _ in range(2))
     given = {name: (dtype, dims or [1]) for name, (dtype, dims) in network.outputs(answer).items()}
     sides = {"input": taken, "output": given}
     for kind, tensors in sides.items():
@@ -77,10 +84,11 @@ def describe(folder: Path, named: str | None, example: Path | None) -> dict[str,
                 cause = f"{kind} {name} is {dtype}, a type that Triton does not have"
                 raise PortingError(cause, "convert it in the model")
             if not dims:
-                cause = f"{kind} {name} is a single number; Triton wants a dimension"
-                raise PortingError(cause, "have the model take an array of one")
-    golden = GoldenEvent(inputs, answer)
-    apart = difference(golden, again)
+                cause = f"{kind} {name} has no dimensions; Triton wants one"
+                remedy = "have the model take an array of one; if it takes any, --example FILE.npz"
+                raise PortingError(cause, remedy)
+    golden = GoldenEvent(inputs, for_triton(answer))
+    apart = difference(golden, for_triton(again))
     if apart is not None:
         remedy = f"leave randomness out of it, or {_EXAMPLE} and answers in finite numbers"
         raise PortingError(f"it cannot be compared with its own answer: {apart}", remedy)

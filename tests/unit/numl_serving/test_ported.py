@@ -151,21 +151,54 @@ def test_what_does_not_fit_is_told_with_its_cause(tmp_path, net, example, code, 
     assert not (tmp_path / "golden.npz").exists()
 
 
-def test_texts_reach_onnx_runtime_as_texts(tmp_path, monkeypatch):
-    """It makes a text of anything else, and of b'cat' one with a b and quotes."""
-    session = SimpleNamespace(
-        get_outputs=lambda: [SimpleNamespace(name="y")], run=lambda _, arrays: [arrays["words"]]
-    )
+@pytest.fixture
+def onnx(tmp_path, monkeypatch):
+    """What ONNX Runtime says of a file, and does with it: for a test to play."""
+    session = SimpleNamespace()
     runtime = SimpleNamespace(
         SessionOptions=SimpleNamespace, InferenceSession=lambda *_, **__: session, __version__="1"
     )
     monkeypatch.setitem(sys.modules, "onnxruntime", runtime)
     (tmp_path / "model.onnx").touch()
+    return session
+
+
+def test_texts_reach_onnx_runtime_as_texts(tmp_path, onnx):
+    """It makes a text of anything else, and of b'cat' one with a b and quotes."""
+    onnx.get_outputs = lambda: [SimpleNamespace(name="y")]
+    onnx.run = lambda _, arrays: [arrays["words"]]
     network, words = network_in(tmp_path, None), [["cat", "caf\u00e9"]]
     encoded = [[word.encode() for word in row] for row in words]
     for array in (np.array(encoded, object), np.array(encoded), np.array(words)):
         answer = network({"words": array})["y"]
         assert (answer.dtype, answer.tolist()) == (object, words)
+
+
+@pytest.fixture
+def undeclared(onnx):
+    """A file that doubles hits and adds them up, and declares no shape of anything."""
+
+    def tensor(name):
+        return SimpleNamespace(name=name, type="tensor(float)", shape=[])
+
+    onnx.get_inputs = lambda: [tensor("hits")]
+    onnx.get_outputs = lambda: [tensor("scores"), tensor("total")]
+    onnx.run = lambda _, arrays: [arrays["hits"] * 2, arrays["hits"].sum()]
+
+
+def test_an_onnx_tensor_without_a_shape_has_the_dimensions_of_the_example(tmp_path, undeclared):
+    np.savez(tmp_path / "example.npz", hits=np.ones((5, 3), np.float32))
+    of_any_size = {"datatype": "FP32", "dims": [-1, -1]}
+    assert describe(tmp_path, None, tmp_path / "example.npz") == {
+        "input": [{"name": "hits", **of_any_size}],
+        "output": [{"name": "scores", **of_any_size}, TOTAL],
+    }
+
+
+def test_an_onnx_tensor_without_a_shape_needs_an_example(tmp_path, undeclared):
+    with pytest.raises(PortingError, match="input hits has no dimensions") as caught:
+        describe(tmp_path, None, None)
+    assert caught.value.remedy.endswith("if it takes any, --example FILE.npz")
 
 
 def test_a_module_that_cannot_be_imported_is_told_and_weights_that_are_none(
