@@ -157,6 +157,10 @@ class Remains:
         """Have a process group killed, instead of the one before."""
         self._note(f"command {leader}")
 
+    def command_ended(self) -> None:
+        """Have none killed: its number is free, and may become another's."""
+        self._note("command")
+
     def add_server(self, leader: int) -> None:
         """Have a process group asked to end and then killed, instead of the one before."""
         self._note(f"server {leader}")

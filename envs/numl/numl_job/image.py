@@ -168,8 +168,10 @@ class Server:
                     raise StoppedError(came.number)
             said = check.communicate()[0].strip()
         finally:
-            check.kill()
+            if check.poll() is None:
+                os.killpg(check.pid, signal.SIGKILL)
             check.wait()
+            self._remains.command_ended()
         if check.returncode != 0:
             last = said.splitlines()[-1] if said else f"{_BIN}/health failed"
             return f"{last}{self._why()}"

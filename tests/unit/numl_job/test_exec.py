@@ -1,6 +1,7 @@
 """``exec`` of an image, as the one file that the image has; a stand-in plays image and Triton."""
 
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ class Image:
         self.begun: list[subprocess.Popen[str]] = []
 
     def begin(
-        self, *words: str, ignored: int | None = None, **variables: str
+        self, *words: str, ignored: int | None = None, stdin: int | None = None, **variables: str
     ) -> subprocess.Popen[str]:
         """Start it, by a parent that ignores a signal if one is given."""
         path = f"{HERE}:{os.environ['PATH']}"
@@ -41,7 +42,8 @@ class Image:
         process = subprocess.Popen(
             [sys.executable, "-IB", self.program, "--image", self.folder, *words],
             env={**os.environ, "PATH": path, "TMPDIR": str(self.tmp), **variables},
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=ignore,
+            stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=ignore,
         )  # fmt: skip
         self.begun.append(process)
         return process
@@ -279,6 +281,19 @@ def test_a_server_that_dies_is_started_again_where_it_was(image):
     assert process.wait(SOON_S) == 128 + signal.SIGTERM
     assert process.stderr.read() == "exec: the server died: starting it again\n"
     assert image.is_clean()
+
+
+def test_a_terminals_job_ends_no_group_by_the_number_that_its_start_has_used(image):
+    """Others have the number of the start's health check by then, which a process plays here."""
+    (image.folder / "remaining").touch()
+    terminal, stdin = pty.openpty()
+    process = image.begin("--", "true", stdin=stdin)
+    assert process.wait(SOON_S) == 0
+    other = psutil.Process(int((image.folder / "remaining").read_text()))
+    assert other.status() != psutil.STATUS_ZOMBIE
+    other.kill()
+    for each in (terminal, stdin):
+        os.close(each)
 
 
 def test_ten_at_once_do_not_meet(image):
