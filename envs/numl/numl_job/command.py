@@ -106,11 +106,12 @@ class Signals:
     ) -> int:
         """Run a command and pass signals on to it; return its exit status, as shells give it.
 
-        ``watch`` is called every half a second. OSError if it cannot be started.
+        ``watch`` is called before, and then every half a second. OSError if it cannot be started.
         """
         # At a terminal only the foreground's group may read, and Ctrl-C reaches that one alone.
         own_group = not os.isatty(0)
         leads = remains.add_command if own_group else None
+        watch()
         process = self.child(words, env=variables, leads=leads)
         self._has_run = True
         while process.poll() is None:

@@ -64,7 +64,9 @@ class Server:
         self._ports = [0, 0, 0]
         self._process: subprocess.Popen[str] | None = None
         self._due, self._pause = 0.0, 1.0
-        self._dead_since: dict[bytes, float] = {}
+        self._is_ending = False
+        self._memory: set[Path] = set()
+        self._dead_since: dict[Path, float] = {}
 
     @property
     def http(self) -> str:
@@ -98,9 +100,10 @@ class Server:
         """Start it again if it has died; a model process that died has it stopped for that."""
         assert self._process is not None
         if self._process.poll() is None:
-            if self._process_died():
+            if not self._is_ending and self._process_died():
                 _say("a model process has died: restarting the server")
                 self._process.terminate()
+                self._is_ending = True
         elif time.monotonic() > self._due:
             _say("the server died: starting it again")
             self.stop()
@@ -124,7 +127,7 @@ class Server:
         self._remains.server_ended()
 
     def _launch(self) -> None:
-        self._dead_since = {}
+        self._is_ending, self._memory, self._dead_since = False, set(), {}
         with self._log.open("a") as log:
             self._process = self._signals.child(
                 self._words,
@@ -202,18 +205,27 @@ class Server:
         return f"; its log: {line[:300]}" if line else ""
 
     def _process_died(self) -> bool:
-        """Return whether a stub has been dead for so long that nothing will replace it."""
+        """Return whether a stub has been dead for so long that nothing will replace it.
+
+        It leaves its shared memory, which Triton removes with the model. Whether it also stays as
+        a zombie depends on the Triton: from 25.12 on its readiness reaps it.
+        """
         assert self._process is not None
-        dead = []
+        used: set[Path] = set()
         for file in Path("/proc").glob("[0-9]*/stat"):
             with suppress(OSError):
-                pid, _, rest = file.read_bytes().partition(b" (")  # a name may be any bytes
+                _, _, rest = file.read_bytes().partition(b" (")  # a name may be any bytes
                 name, _, fields = rest.rpartition(b") ")
-                state, _parent, _group, session = fields.split()[:4]
-                if name == _STUB and state == b"Z" and int(session) == self._process.pid:
-                    dead.append(pid)
+                _state, parent, _group, session = fields.split()[:4]
+                if name == _STUB and int(session) == self._process.pid:
+                    # STUB MODEL REGION ...; a zombie's command line is empty.
+                    words = file.with_name("cmdline").read_bytes().split(b"\0")
+                    shared = Path(f"/proc/{int(parent)}/root/dev/shm")  # the image may have its own
+                    used |= {shared / os.fsdecode(region) for region in words[2:3]}
+        self._memory |= used
         now = time.monotonic()
-        self._dead_since = {pid: self._dead_since.get(pid, now) for pid in dead}
+        unused = [each for each in self._memory - used if os.access(each, os.F_OK)]
+        self._dead_since = {each: self._dead_since.get(each, now) for each in unused}
         return any(now - since > _DEAD_S for since in self._dead_since.values())
 
 

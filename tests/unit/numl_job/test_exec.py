@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -280,6 +281,28 @@ def test_a_server_that_dies_is_started_again_where_it_was(image):
     process.terminate()
     assert process.wait(SOON_S) == 128 + signal.SIGTERM
     assert process.stderr.read() == "exec: the server died: starting it again\n"
+    assert image.is_clean()
+
+
+@pytest.mark.parametrize("body", ["a zombie", "reaped"])
+def test_a_model_process_that_dies_has_the_server_started_again_whoever_reaps_it(image, body):
+    """From Triton 25.12 on the server does, when it is asked whether it is ready."""
+    (image.folder / "stub").write_text(body)
+    process, _ = image.hear("sh", "-c", "echo begun; exec sleep 1000")
+    os.kill(int((image.folder / "stubs").read_text()), signal.SIGKILL)
+    (image.folder / "busy").touch()
+    until(image.is_stopping, "its stop")
+    time.sleep(1.2)  # it is watched twice meanwhile
+    (image.folder / "busy").unlink()
+    until(lambda: len(image.starts()) == 2, "a second start")
+    asked = (image.folder / "stopped").read_text().split()
+    assert asked == [str(image.starts()[0][0])]
+    process.terminate()
+    assert process.wait(SOON_S) == 128 + signal.SIGTERM
+    assert process.stderr.read().splitlines() == [
+        "exec: a model process has died: restarting the server",
+        "exec: the server died: starting it again",
+    ]
     assert image.is_clean()
 
 
