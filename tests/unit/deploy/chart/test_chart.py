@@ -175,6 +175,12 @@ def test_a_release_that_gets_a_scaler_keeps_its_pods(running, kept, tmp_path):
     assert find(objects, "Deployment")["spec"]["replicas"] == kept
 
 
+def test_a_rollback_to_the_first_revision_keeps_the_least_pods_of_a_scaler():
+    """Without the field, as where Helm finds no Deployment yet, Kubernetes would run one pod."""
+    site = Site((), {"autoscaling": {"kind": "keda", "minReplicas": 3}})
+    assert find(render(site), "Deployment")["spec"]["replicas"] == 3
+
+
 def door(**more: Any) -> dict[str, Any]:
     return {"frontDoor": {"enabled": True, "tlsSecret": "tls", **more}}
 
