@@ -52,6 +52,7 @@ class _Ready(BaseHTTPRequestHandler):
         self.wfile.write(said)
 
     def do_POST(self) -> None:
+        self.server.handler.asked.append(None)
         left = int(self.headers["Content-Length"])
         while left and (read := self.rfile.read1(left)):
             left -= len(read)

@@ -9,7 +9,7 @@ import os
 import socket
 import subprocess
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import grpc
@@ -99,6 +99,19 @@ def test_a_body_of_unknown_length_is_refused_or_measured(door, method):
         refused = isinstance(door, Haproxy)
         wanted = http.client.LENGTH_REQUIRED if refused else http.client.OK
         assert client.getresponse().status == wanted
+
+
+@pytest.mark.parametrize("length", [1 << 31, (1 << 32) + 1, (1 << 64) - 1])
+def test_a_body_that_is_declared_with_gigabytes_comes_to_no_server(door, servers, length):
+    """HAProxy's numbers of 32 bits would be negative, or small."""
+    before = asked(servers)
+    with door.https() as client, suppress(OSError):  # it may be refused before it has been sent
+        client.putrequest("POST", "/v2/models/nugraph3/infer")
+        client.putheader("Inference-Header-Content-Length", "2")
+        client.putheader("Content-Length", str(length))
+        client.endheaders(bytes(17 << 20))
+        assert client.getresponse().status == http.client.REQUEST_ENTITY_TOO_LARGE
+    assert asked(servers) == before
 
 
 def test_a_message_above_16_mb_comes_to_no_server(door, servers):
