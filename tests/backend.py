@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import grpc
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 ANSWER_BYTES = 1 << 20
 WORKERS = 16
 LARGEST = [("grpc.max_receive_message_length", 1 << 25)]
@@ -27,6 +29,8 @@ class _Handler(grpc.GenericRpcHandler):
     asked: list[None] = field(default_factory=list)
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        if details.method == STREAM:
+            return grpc.stream_stream_rpc_method_handler(self.answer_each)
         if details.method != INFER:
             return None
         return grpc.unary_unary_rpc_method_handler(self.answer)
@@ -38,6 +42,10 @@ class _Handler(grpc.GenericRpcHandler):
         if asked.startswith(b"busy"):
             context.abort(grpc.StatusCode.UNAVAILABLE, "exceeds maximum queue size")
         return bytes(ANSWER_BYTES) if asked.startswith(b"long") else b"right"
+
+    def answer_each(self, asked: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """Answer each message of a stream."""
+        return (self.answer(each, context) for each in asked)
 
 
 class _Ready(BaseHTTPRequestHandler):

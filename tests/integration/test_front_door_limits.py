@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from tests.asking import Clients, asked, backends, trusting
-from tests.backend import INFER
+from tests.backend import INFER, STREAM
 from tests.chart import Site, find, render
 from tests.crowd import ask_compressed, half_sent, idle, slow_readers
 from tests.doors import Haproxy, door_of, envoy
@@ -119,6 +119,14 @@ def test_a_message_above_16_mb_comes_to_no_server(door, servers):
     unbounded = [("grpc.max_send_message_length", -1)]
     with door.channel(options=unbounded) as channel, pytest.raises(grpc.RpcError):
         channel.unary_unary(INFER)(bytes((16 << 20) + 1), timeout=SOON_S)
+    assert asked(servers) == before
+
+
+def test_nor_does_one_after_a_small_one_in_a_stream(door, servers):
+    before = asked(servers)
+    unbounded = [("grpc.max_send_message_length", -1)]
+    with door.channel(options=unbounded) as channel, pytest.raises(grpc.RpcError):
+        list(channel.stream_stream(STREAM)(iter([EVENT, bytes(17 << 20)]), timeout=SOON_S))
     assert asked(servers) == before
 
 
