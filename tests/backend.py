@@ -53,18 +53,23 @@ class _Ready(BaseHTTPRequestHandler):
     server: _Http
 
     def do_GET(self) -> None:
+        self.say(200)
+
+    def say(self, status: int) -> None:
         said = str(len(self.server.handler.asked)).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(said)))
         self.end_headers()
         self.wfile.write(said)
 
     def do_POST(self) -> None:
+        """Answer, and ``busy`` as a full queue."""
         self.server.handler.asked.append(None)
-        left = int(self.headers["Content-Length"])
+        left, begin = int(self.headers["Content-Length"]), b""
         while left and (read := self.rfile.read1(left)):
             left -= len(read)
-        self.do_GET()
+            begin = begin or read
+        self.say(503 if begin.startswith(b"busy") else 200)
 
     def log_message(self, *_: object) -> None:
         pass

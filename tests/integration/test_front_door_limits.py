@@ -147,6 +147,16 @@ def test_what_a_busy_server_refuses_is_not_sent_again_without_bound(tmp_path):
             assert f"\nenvoy_overload_envoy_resource_monitors_{name}_pressure" in metrics
 
 
+def test_nor_is_it_over_http_where_a_request_is_tried_three_times(tmp_path):
+    """It goes through two listeners, of which one tries again."""
+    with backends(2, 0) as servers, envoy(tmp_path, servers) as door:
+        with door.https() as client:
+            length = {"Inference-Header-Content-Length": "4"}
+            client.request("POST", "/v2/models/nugraph3/infer", b"busy", length)
+            assert client.getresponse().status == http.client.SERVICE_UNAVAILABLE
+        assert asked(servers) == 3
+
+
 def test_what_busy_servers_would_refuse_is_refused_at_the_door_until_they_are_not(tmp_path):
     requests = 900
     with backends(2, 0.002) as servers, envoy(tmp_path, servers) as door:
