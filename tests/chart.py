@@ -122,6 +122,13 @@ def render_text(
     return "".join(texts)
 
 
+def render_notes(site: Site) -> str:
+    """Return what Helm says to whoever has installed it."""
+    with helm.Chart.load(CHART) as loaded:
+        made = loaded.render(site.merged(), name=RELEASE, namespace=NAMESPACE)
+    return made["numl/templates/NOTES.txt"]
+
+
 def render(site: Site) -> list[Object]:
     """Return the objects of that manifest."""
     # In C: in Python it takes ten times as long as to render them.

@@ -14,7 +14,18 @@ import yaml
 
 from deploy.deployment.deployment import DEFAULT_MODELS
 from tests.certificates import Authority
-from tests.chart import CHART, RENDERED, SITES, Object, Site, find, render, render_text, stored
+from tests.chart import (
+    CHART,
+    RENDERED,
+    SITES,
+    Object,
+    Site,
+    find,
+    render,
+    render_notes,
+    render_text,
+    stored,
+)
 from tests.programs import run_program
 
 SELECTOR = {"app.kubernetes.io/name": "numl", "app.kubernetes.io/instance": "numl"}
@@ -179,6 +190,13 @@ def test_a_rollback_to_the_first_revision_keeps_the_least_pods_of_a_scaler():
     """Without the field, as where Helm finds no Deployment yet, Kubernetes would run one pod."""
     site = Site((), {"autoscaling": {"kind": "keda", "minReplicas": 3}})
     assert find(render(site), "Deployment")["spec"]["replicas"] == 3
+
+
+def test_a_scaler_that_nothing_tells_how_long_requests_wait_is_told_of():
+    said = "Autoscaling adds no pod unless Prometheus has the pods' metrics"
+    assert said in render_notes(SITES["hpa"])
+    assert said not in render_notes(SITES["everything"])  # with a ServiceMonitor
+    assert said not in render_notes(SITES["laptop"])
 
 
 def door(**more: Any) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """What the chart renders around the front door: its account, and how clients reach it."""
 
-import helm_python as helm
+from typing import Any
+
 import pytest
 
-from tests.chart import CHART, SITES, Site, find, render
+from tests.chart import SITES, Site, find, render, render_notes
 
 
 def test_the_front_door_has_none_of_the_servers_cloud_identity():
@@ -35,10 +36,8 @@ def test_a_quota_by_address_is_the_client_s_and_no_node_s(name, kind, policy):
 
 
 def test_who_shares_one_quota_behind_a_route_is_told():
-    def notes(values: dict[str, object]) -> str:
-        with helm.Chart.load(CHART) as loaded:
-            made = loaded.render(Site(("cpu", "okd"), values).merged(), name="numl")
-        return made["numl/templates/NOTES.txt"]
+    def notes(values: dict[str, Any]) -> str:
+        return render_notes(Site(("cpu", "okd"), values))
 
     said = "Behind the Route all clients have the router's address and share one quota"
     assert said in notes({})
