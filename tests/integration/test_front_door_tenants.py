@@ -21,6 +21,7 @@ from tests.backend import INFER
 from tests.certificates import Authority, Pair
 from tests.chart import Site
 from tests.doors import Envoy, envoy
+from tests.kit import until
 from tests.programs import run_program
 
 EVENT = bytes(1000)
@@ -195,9 +196,19 @@ def people(tmp_path):
     return Authority(tmp_path, "people")
 
 
-def test_a_certificate_names_a_client(people, tmp_path):
-    known, unknown = people.issue("dune.example.org"), people.issue("other.example.org")
-    stranger = Authority(tmp_path, "strangers").issue("dune.example.org")
+@pytest.fixture
+def strangers(tmp_path):
+    return Authority(tmp_path, "strangers")
+
+
+@pytest.fixture
+def known(people):
+    return people.issue("dune.example.org")
+
+
+@pytest.fixture
+def failed(people, known, tmp_path):
+    """How requests fail at a door that knows one certificate, by what they show."""
     (tmp_path / "ca.crt").write_bytes(people.file.read_bytes())
     clients = [{"name": "dune", "subject": subject(known)}]
     tenants = {"by": "certificate", "configMap": "people", "clients": clients}
@@ -210,9 +221,24 @@ def test_a_certificate_names_a_client(people, tmp_path):
             clients.ask(4, EVENT)
             return set(clients.failed)
 
-        assert failed(known) == set()
-        assert failed(unknown) == {"PERMISSION_DENIED"}
-        assert failed(stranger) == failed(None) == {"UNAVAILABLE"}
+        yield failed
+
+
+def test_a_certificate_names_a_client(failed, people, known, strangers):
+    assert failed(known) == set()
+    assert failed(people.issue("other.example.org")) == {"PERMISSION_DENIED"}
+    stranger = strangers.issue("dune.example.org")
+    assert failed(stranger) == failed(None) == {"UNAVAILABLE"}
+
+
+def test_another_authority_of_clients_is_noticed_without_a_restart(
+    failed, known, strangers, tmp_path
+):
+    stranger = strangers.issue("dune.example.org")
+    (tmp_path / "new").write_bytes(strangers.file.read_bytes())
+    (tmp_path / "new").rename(tmp_path / "ca.crt")
+    until(lambda: failed(stranger) == {"PERMISSION_DENIED"}, "the other authority")
+    assert failed(known) == {"UNAVAILABLE"}
 
 
 def test_without_names_each_address_has_a_quota(tmp_path):
