@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from deploy.client.transport import BusyError, ServedModel
-from deploy.host.errors import RequestError, ServerAwayError
+from deploy.host.errors import NoAnswerError, RequestError, ServerAwayError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,8 +129,9 @@ class PooledTransport:
                 refusal = error
                 if not isinstance(error, BusyError):
                     self._close(server)  # the next one is opened, and looked at, anew
-            except RequestError:  # it answers
-                away = False
+            except RequestError as error:
+                # One that hangs has the fewest in flight: it would get the next ones, too.
+                away = isinstance(error, NoAnswerError)
                 raise
             finally:
                 self._balancer.give_back(server, away=away)

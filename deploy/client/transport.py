@@ -226,7 +226,8 @@ class TritonTransport:
         deadline, pause = time.monotonic() + self._timeout, _PAUSE_S
         while True:
             try:
-                return self._call(method, *arguments, **options)
+                within = deadline - time.monotonic()
+                return self._call(method, *arguments, within=within, **options)
             except BusyError:
                 # Clients that were refused together do not come back together.
                 wait = pause * random.uniform(0.5, 1.5)
@@ -274,10 +275,12 @@ class TritonTransport:
         options = {"as_json": True} if self._endpoint.protocol == "grpc" else {}
         return self._when_there_is_room(method, *arguments, **options)
 
-    def _call(self, method: str, *arguments: Any, **options: Any) -> Any:
+    def _call(
+        self, method: str, *arguments: Any, within: float | None = None, **options: Any
+    ) -> Any:
         started = time.monotonic()
         if self._endpoint.protocol == "grpc":  # HTTP connections have theirs from the start
-            options["client_timeout"] = self._timeout
+            options["client_timeout"] = self._timeout if within is None else within
         try:
             if self._client is None:
                 self._client = self._connect()

@@ -6,9 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from deploy.client.asked import add_server_options, asked_endpoints
-from deploy.commands.infer import show_failures
-from deploy.events.client import Client
+from deploy.client.asked import add_server_options
+from deploy.commands.infer import client_of, show_failures
 from deploy.events.evaluation import EVERY, Evaluation, document, evaluate
 from deploy.events.matrices import write_matrices
 from deploy.events.results import as_utf8
@@ -41,12 +40,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     if plot is not None:
         check_picture(plot, "--plot")
     training = None if options.training is None else read_training(options.training)
-    client = Client(
-        *asked_endpoints(options),
-        model=options.model,
-        timeout=options.timeout,
-        concurrency=options.concurrency,
-    )
+    client = client_of(options)
     model = client.model
     with client, console.progress("events") as advance:
         found = evaluate(

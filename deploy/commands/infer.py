@@ -113,16 +113,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         check_folder(options.display)
     if out is not None and any(_same(out, path) for path in options.files):
         raise ClientError(f"--out {out} is one of the input files")
-    files: dict[str, Any] = {} if options.servers is None else tls_files(options)
-    asked = asked_endpoints(options)  # it also refuses flags that --servers would ignore
-    client = Client(
-        *(asked if options.servers is None else ()),
-        servers=options.servers,
-        **files,
-        model=options.model,
-        timeout=options.timeout,
-        concurrency=options.concurrency,
-    )
+    client = client_of(options)
     if options.into is not None:
         with client:
             return _label_files(options, client, console)
@@ -146,6 +137,20 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
         console.error(tally.ended)
     console.answer(report)
     return 128 + tally.interrupted if tally.interrupted else 0 if tally.ok else 1
+
+
+def client_of(options: argparse.Namespace) -> Client:
+    """Return a client of the servers that flags name; it follows a folder that names them."""
+    files: dict[str, Any] = {} if options.servers is None else tls_files(options)
+    asked = asked_endpoints(options)  # it also refuses flags that --servers would ignore
+    return Client(
+        *(asked if options.servers is None else ()),
+        servers=options.servers,
+        **files,
+        model=options.model,
+        timeout=options.timeout,
+        concurrency=options.concurrency,
+    )
 
 
 def _label_files(options: argparse.Namespace, client: Client, console: Console) -> int:

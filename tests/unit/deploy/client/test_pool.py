@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from deploy.client import pool
 from deploy.client.pool import Balancer, PooledTransport
 from deploy.client.transport import ServedModel
-from deploy.host.errors import RequestError, ServerAwayError
+from deploy.host.errors import NoAnswerError, RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
 
 MODEL = ServedModel("nugraph3", INPUTS, (), {})
@@ -75,6 +76,20 @@ def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom():
     gone, here = Server(0, away), Server(1)
     assert asking([gone, here], 1000, threads=4) == {1: 1000}
     assert gone.asked < 20
+
+
+def test_a_server_that_hangs_does_not_get_the_next_requests_too():
+    def hang() -> None:
+        raise NoAnswerError("no answer within 60 s")
+
+    hung, here = Server(0, hang), Server(1)
+    pool = pooled(hung, here)
+    while not hung.asked:
+        with suppress(NoAnswerError):  # one of the two is chosen at random
+            pool.infer(MODEL, {})
+    for _ in range(20):
+        assert pool.infer(MODEL, {}) == {"number": 1}
+    assert hung.asked == 1
 
 
 def test_a_server_that_comes_back_is_asked_again(monkeypatch):

@@ -55,15 +55,21 @@ def test_a_server_that_is_not_there_is_away(scheme):
 
 
 @contextmanager
-def refusing(code: grpc.StatusCode, words: str, times: float = inf) -> Iterator[TritonTransport]:
-    """A connection to a server that answers so, everything or the first requests."""
-    asked = 0
+def refusing(
+    code: grpc.StatusCode, words: str, times: float = inf, left: list[float] | None = None
+) -> Iterator[TritonTransport]:
+    """A connection to a server that answers so, everything or the first requests.
+
+    It notes how many seconds each request has ``left``.
+    """
+    asked, left = 0, [] if left is None else left
 
     class Refusal(grpc.GenericRpcHandler):
         def service(self, handler_call_details):
             def answer(_request, context):
                 nonlocal asked
                 asked += 1
+                left.append(context.time_remaining())
                 if asked <= times:
                     context.abort(code, words)
                 return b""
@@ -122,6 +128,14 @@ def test_a_refusal_says_whether_and_when_to_try_again(monkeypatch, code, words, 
 def test_a_client_above_its_rate_is_answered_after_a_while(code, words):
     with refusing(code, words, times=3) as transport:
         assert transport.metadata("nugraph3") == {}
+
+
+def test_a_timeout_counts_the_wait_at_a_busy_server_too(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSE_S", 0.5)
+    left: list[float] = []
+    with refusing(grpc.StatusCode.UNAVAILABLE, RATE, times=1, left=left) as transport:
+        transport.metadata("nugraph3")
+    assert left[1] < left[0] - 0.2
 
 
 def test_a_client_above_its_rate_is_answered_after_a_while_over_http():

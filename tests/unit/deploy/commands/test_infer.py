@@ -5,17 +5,19 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import h5py
 import pytest
 
 from deploy.client import asked
 from deploy.client.endpoint import Endpoint
+from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
-from deploy.commands import infer
+from deploy.commands import evaluate, infer
 from deploy.events import client
 from deploy.host.errors import ClientError, ServerAwayError
+from tests.inputs import EVENTS
 from tests.unit.deploy.events.played import Fake
 from tests.unit.deploy.events.written import make_event, write_pynuml
 
@@ -300,3 +302,17 @@ def test_an_interrupt_keeps_what_was_answered(tmp_path, monkeypatch, capsys):
         assert len(rows) == 1
         assert len(file["event_table/event_id"]) < 203
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("command", [infer, evaluate])
+def test_a_folder_that_names_servers_is_followed(tmp_path, monkeypatch, command):
+    given = []
+
+    def client_of(*urls: Any, **options: Any) -> NoReturn:
+        given.append((urls, options["servers"]))
+        raise ClientError("seen", None)
+
+    Registry(tmp_path / "servers").enter("grpc://127.0.0.1:7")
+    monkeypatch.setattr(infer, "Client", client_of)
+    assert command.main([str(EVENTS), "--servers", str(tmp_path / "servers")]) == 1
+    assert given == [((), tmp_path / "servers")]

@@ -26,7 +26,7 @@ from deploy.events.bulk import Progress, label_files
 from deploy.events.files import EventFile
 from deploy.events.merging import merge
 from deploy.events.tables import EventFileError
-from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError
+from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
 from tests.unit.deploy.events.played import Fake, labels
 from tests.unit.deploy.events.written import full_disk, make_event, write_pynuml
@@ -98,6 +98,22 @@ def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
     with pytest.raises(KitError, match="cannot be written: No space left") as caught:
         run(files, tmp_path / "out")
     assert "--out" not in str(caught.value.remedy)
+
+
+def test_weights_that_are_replaced_under_open_connections_label_no_file(
+    files, tmp_path, monkeypatch
+):
+    known, asked = [MODEL] * 3, replace(MODEL, parameters={"weights_sha256": "1" * 64})
+    monkeypatch.setattr(Server, "describe", lambda *_: known.pop() if known else asked)
+    with pytest.raises(ClientError, match="were given other weights than nugraph3 had before"):
+        run(files, tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*.json"))) == 3
+    monkeypatch.setattr(Server, "describe", away)
+    assert run(files, tmp_path / "out").done == FILES
+
+
+def away(*_: object) -> ServedModel:
+    raise ServerAwayError("it starts")
 
 
 def test_what_another_user_s_run_has_left_is_passed_over(files, tmp_path, monkeypatch):
