@@ -13,7 +13,7 @@ image=${NUML_IMAGE:-/cvmfs/example.org/numl/current/numl.sif}
 cd "${_CONDOR_SCRATCH_DIR:-$PWD}"
 mkdir -p events labels
 status=0
-while read -r file; do
+while read -r file || [[ -n $file ]]; do # the last line may lack its end
   name=$(basename "$file" .h5)
   # The record is copied last: a file that has one is done.
   if ifdh ls "$LABELS/$name.json" 0 2>/dev/null | grep -q json; then continue; fi
@@ -28,7 +28,7 @@ if [[ -z $(ls events) ]]; then exit "$status"; fi
 # Also if some failed: what is done is kept.
 for record in labels/*.json; do
   [[ -e $record ]] || continue
-  ifdh cp "${record%.json}.h5" "$LABELS/$(basename "$record" .json).h5"
-  ifdh cp "$record" "$LABELS/$(basename "$record")"
+  ifdh cp "${record%.json}.h5" "$LABELS/$(basename "$record" .json).h5" &&
+    ifdh cp "$record" "$LABELS/$(basename "$record")" || status=1
 done
 exit "$status"

@@ -326,12 +326,23 @@ def test_a_job_of_jobsub_labels_what_it_can_of_its_share_and_keeps_what_it_has_d
         if file.stem != "gone":
             file.write_text(file.stem)
     (tmp_path / "labels/ahead.json").write_text("an earlier record")
-    (tmp_path / "share.0007").write_text("".join(f"{file}\n" for file in files))
+    (tmp_path / "share.0007").write_text("\n".join(map(str, files)))  # as split leaves it
     assert worker("jobsub.sh", 7)[1] == 1
     kept = {path.name: path.read_text() for path in (tmp_path / "labels").iterdir()}
     new = {f"{name}.h5": f"labels of {name}\n" for name in labelled}
     new |= {f"{name}.json": "record\n" for name in labelled}
     assert kept == {"ahead.json": "an earlier record", **new}
+
+
+def test_a_result_that_cannot_be_copied_back_costs_no_other(worker, tmp_path):
+    files = [tmp_path / "store" / f"{name}.h5" for name in "abc"]
+    for file in files:
+        file.write_text(file.stem)
+    (tmp_path / "share.0007").write_text("".join(f"{file}\n" for file in files))
+    (tmp_path / "labels/b.h5").mkdir()  # the store refuses to replace it
+    (tmp_path / "labels/b.h5/b.h5").mkdir()
+    assert worker("jobsub.sh", 7)[1] == 1
+    assert {path.name for path in (tmp_path / "labels").glob("*.json")} == {"a.json", "c.json"}
 
 
 def test_a_jobscript_of_justin_labels_the_file_that_it_is_given(worker, tmp_path):
