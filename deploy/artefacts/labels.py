@@ -5,7 +5,7 @@ import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -52,13 +52,14 @@ def find_source(checkout: Path) -> Source:
 
     An installed kit is described by the checkout that its wheel was made from.
     """
-    if IS_INSTALLED:
-        return Source(**json.loads((checkout / SOURCE_FILE).read_text(encoding="utf-8")))
-    commit = _git(checkout, "log", "-1", "--no-show-signature", "--format=%H %ct").split()
     given = os.environ.get("SOURCE_DATE_EPOCH")
     if given is not None and not (given.isdecimal() and int(given) <= _LATEST):
         cause = f"SOURCE_DATE_EPOCH={given!r} is not a number of seconds up to {_LATEST}"
         raise BuildError(cause, "date +%s prints one")
+    if IS_INSTALLED:
+        source = Source(**json.loads((checkout / SOURCE_FILE).read_text(encoding="utf-8")))
+        return replace(source, epoch=int(given)) if given is not None else source
+    commit = _git(checkout, "log", "-1", "--no-show-signature", "--format=%H %ct").split()
     epoch = int(given or (commit[1] if commit else time.time()))
     if not commit:
         return Source(revision=UNKNOWN, epoch=epoch, url="")

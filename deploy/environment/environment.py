@@ -213,8 +213,8 @@ def plan_environment(
 
 
 def is_of_serving(path: str) -> bool:
-    """Return whether the file at ``path`` (below a prefix) changes with ``numl_serving``."""
-    serving = re.match(r"lib/python[\d.]+/site-packages/numl_serving\b", path)
+    """Return whether the file at ``path`` (below a prefix) changes with our own Python."""
+    serving = re.match(r"lib/python[\d.]+/site-packages/(numl_serving|numl_formats)\b", path)
     return path == MARKER or serving is not None
 
 

@@ -79,9 +79,9 @@ _LEFT_OUT = tuple(pattern for patterns in LEFT_OUT.values() for pattern in patte
 _OF_PYTHON = tuple(pattern for pattern in _LEFT_OUT if pattern.startswith("{stdlib}/"))
 
 COMPILED = (
-    "{stdlib}/*", "{site}/numl_serving/*", "{site}/numpy/*", "{site}/pynvml*",
-    "{site}/safetensors/*", "{site}/torch/*", "{site}/torchgen/*", "{site}/tqdm/*",
-    "{site}/typing_extensions.py",
+    "{stdlib}/*", "{site}/numl_formats/*", "{site}/numl_serving/*", "{site}/numpy/*",
+    "{site}/pynvml*", "{site}/safetensors/*", "{site}/torch/*", "{site}/torchgen/*",
+    "{site}/tqdm/*", "{site}/typing_extensions.py",
 )  # fmt: skip
 """Modules that are compiled in advance: those of packages that serving imports."""
 

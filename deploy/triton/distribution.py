@@ -110,7 +110,6 @@ def check_libc(release: TritonRelease) -> None:
 
 
 def _download(release: TritonRelease, folder: Path, say: Say, wheels: Path | None) -> Path:
-    check_libc(release)
     wanted = _wheel(release, "")
     say(f"downloading tritonserver {release.server} ({wanted.requirement})")
     command = ["download", "--no-deps", "--quiet", "--only-binary=:all:", "--dest", str(folder)]

@@ -257,8 +257,9 @@ def test_a_change_of_our_python_leaves_the_layer_of_the_packages(
 ):
     source = tmp_path / "numl"
     shutil.copytree(ENVIRONMENT_SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
-    with (source / "numl_serving" / "errors.py").open("a") as stream:
-        stream.write("\n# changed\n")
+    for changed_file in ("numl_serving/errors.py", "numl_formats/golden.py"):
+        with (source / changed_file).open("a") as stream:
+            stream.write("\n# changed\n")
     monkeypatch.setattr(module, "ENVIRONMENT_SOURCE", source)
     changed = made("serving", prefix.interpreter.executable)
     assert changed.folder != prefix.folder

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.artefacts import labels
 from deploy.artefacts.build import Steps, check_libc
 from deploy.artefacts.context import launch_settings
 from deploy.artefacts.labels import find_source, published
@@ -123,6 +124,16 @@ def test_the_time_can_be_given(git, tmp_path, monkeypatch):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", wrong)
         with pytest.raises(BuildError, match=f"SOURCE_DATE_EPOCH='{wrong}' is not a number"):
             find_source(tmp_path)
+
+
+def test_an_installed_kit_has_the_time_that_is_given_or_its_wheels(tmp_path, monkeypatch):
+    monkeypatch.setattr(labels, "IS_INSTALLED", True)
+    told = {"revision": "abc", "epoch": 5, "url": ""}
+    (tmp_path / labels.SOURCE_FILE).write_text(json.dumps(told))
+    monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
+    assert find_source(tmp_path) == labels.Source("abc", 5, "")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    assert find_source(tmp_path) == labels.Source("abc", 1_700_000_000, "")
 
 
 def test_a_folder_without_history_has_no_revision(tmp_path, monkeypatch):
