@@ -65,6 +65,7 @@ def verify_image(reference: Reference, signer: Signer) -> None:
 
     Raises:
         SignatureError: If one is not signed, not by this signer, or has changed since.
+        UncheckedError: If the registry cannot be asked.
     """
     words = [*_whose(signer, "an image"), *_http(reference), str(reference)]
     _verify(["verify", *words], f"{reference}", signer)

@@ -49,7 +49,13 @@ from deploy.engines.docker_server import (
 )
 from deploy.engines.leftovers import FIX, LEFTOVERS
 from deploy.host.console import Say
-from deploy.host.errors import DeploymentError, KitError, LaunchError, SignatureError
+from deploy.host.errors import (
+    DeploymentError,
+    KitError,
+    LaunchError,
+    SignatureError,
+    UncheckedError,
+)
 from deploy.host.failures import INSTALL_TOOLKIT
 from deploy.host.files import as_stream
 from deploy.host.finding import Finding, Level, ok, wrong
@@ -189,12 +195,12 @@ class DockerEngine(ContainerEngine):
         with engine_errors(), closing(connect()) as client:
             attributes = client.images.get(image.digest).attrs
         found = [parse_reference(text) for text in attributes.get("RepoDigests") or ()]
-        problem = None
+        problem: KitError | None = None
         # The requested one first; elsewhere others may have signed the same image.
         for reference in sorted(found, key=lambda one: not image.name.startswith(one.name)):
             try:
                 verify_image(reference, signer)
-            except SignatureError as error:
+            except (SignatureError, UncheckedError) as error:
                 problem = problem or error
                 continue
             tag = asked_tag(image.name)

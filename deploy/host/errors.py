@@ -65,7 +65,7 @@ class SignatureError(KitError):
     """A signature is missing, or does not match."""
 
 
-class UncheckedError(SignatureError):
+class UncheckedError(KitError):
     """Whether a signature is there and matches could not be found out."""
 
 

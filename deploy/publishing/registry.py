@@ -26,7 +26,7 @@ from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
 from deploy.host.console import Console, Say, as_time
-from deploy.host.errors import DeploymentError, PublishError, SignatureError, UncheckedError
+from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.audit import audit, size_of
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Entry, Listing, Look, Order, Outcome, Place, Signing
@@ -174,8 +174,6 @@ class RegistryPlace(Place):
             try:
                 verify_image(reference, look.verify)
                 found = verify_tag(self.at, reference, look.verify)
-            except UncheckedError:
-                raise
             except SignatureError as error:
                 problems.append(error.cause)
                 signed = "signature not accepted"

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from deploy.host.cli import describe_os_error
 from deploy.host.console import Say
-from deploy.host.errors import DamagedError, KitError, PublishError, SignatureError, UncheckedError
+from deploy.host.errors import DamagedError, KitError, PublishError, SignatureError
 from deploy.publishing.place import Listing
 from numl_formats.metrics import Labels, family, serve
 
@@ -75,8 +75,6 @@ class PlaceWatch:
     def _wrong(self) -> tuple[str, ...]:
         try:
             listing = self.look()
-        except UncheckedError:
-            raise
         except (SignatureError, DamagedError) as error:
             return (error.cause,)
         return listing.problems if listing.entries else ("nothing is published", *listing.problems)

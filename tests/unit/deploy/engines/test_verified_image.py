@@ -11,7 +11,7 @@ from deploy.engines import docker
 from deploy.engines.container import ImageInUse
 from deploy.engines.docker import DockerEngine
 from deploy.engines.resolved import Resolved
-from deploy.host.errors import ModelError, SignatureError
+from deploy.host.errors import ModelError, SignatureError, UncheckedError
 from tests.cosign import Cosign
 
 NAME, MIRROR = "registry.example.org/lab/numl", "mirror.example.org/lab/numl"
@@ -88,3 +88,12 @@ def test_what_is_left_out_is_left_out_of_a_verified_image_too(host, cosign):
     engine.__dict__["image"] = ImageInUse(NAME, DIGEST, {})
     verified = engine.with_verified_image(read_signer(cosign.key))
     assert verified.resolved.broken.keys() == {"nugraph3"}
+
+
+def test_a_registry_that_is_away_does_not_keep_an_image_that_another_vouches_for(cosign, host):
+    host.pull(5, also_at=MIRROR)
+    cosign.refuse({f"{MIRROR}@{DIGEST}": "Error: dial tcp: no such host"})
+    assert host.up(f"{MIRROR}:prod") == f"{NAME}@{DIGEST}"
+    cosign.refuse({"verify": "Error: dial tcp: no such host"})
+    with pytest.raises(UncheckedError, match="cannot check the signature"):
+        host.up(f"{MIRROR}:prod")
