@@ -172,12 +172,14 @@ class FakeRuntime:
         self.batches = []
         self.gate = threading.Event()
         self.gate.set()
+        self.reached = threading.Event()
 
     def infer(self, event):
         (outputs,) = self.infer_batch([event]).outputs
         return outputs
 
     def infer_batch(self, events):
+        self.reached.set()
         assert self.gate.wait(10)
         first_ids = [next(iter(event.hit("hit_id")), 0) for event in events]
         if self.BUG in first_ids:

@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_triton
 import numpy as np
@@ -166,31 +167,50 @@ def test_requests_that_wait_together_form_one_batch_and_the_rest_stays_in_triton
     assert max(sizes) == 4
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only where a test says so, as ``clock.now``."""
+    fake = SimpleNamespace(now=0.0, monotonic=lambda: fake.now)
+    monkeypatch.setattr(triton, "time", fake)
+    return fake
+
+
+def busy(model, runtime):
+    """Have a model at work on a request until the runtime's gate opens; return the request."""
+    runtime.gate.clear()
+    runtime.reached.clear()
+    first = request()
+    model.execute([first])
+    assert runtime.reached.wait(10)
+    return first
+
+
 @pytest.mark.parametrize("longest_wait_s", ["0", "60"])
 def test_a_request_that_has_waited_for_its_own_timeout_is_refused_without_work(
-    start, runtime, longest_wait_s
+    start, runtime, clock, longest_wait_s
 ):
     model = start(**GPU, batch_max_events="1", most_waiting="9", longest_wait_s=longest_wait_s)
-    runtime.gate.clear()
-    requests = [request(), request(2, timeout=1000), request(3, timeout=60_000_000), request(4)]
+    requests = [request(2, timeout=1000), request(3, timeout=60_000_000), request(4)]
+    first = busy(model, runtime)
     model.execute(requests)
-    time.sleep(0.05)
+    clock.now += 0.05
     runtime.gate.set()
-    first, late, patient, other = (each.answer() for each in requests)
+    late, patient, other = (each.answer() for each in requests)
     assert late.error.code == "unavailable"
     assert str(late.error).startswith("Request timeout expired: try again in ")
-    assert [each.error for each in (first, patient, other)] == [None] * 3
+    assert [each.error for each in (first.answer(), patient, other)] == [None] * 3
     assert sum(runtime.batches) == 1 + 3  # the first was the warm-up
 
 
-def test_a_long_timeout_does_not_lengthen_the_model_s_own(start, runtime):
-    model = start(**GPU, batch_max_events="1", most_waiting="9", longest_wait_s="0.02")
-    runtime.gate.clear()
-    requests = [request(), request(2, timeout=60_000_000)]
-    model.execute(requests)
-    time.sleep(0.1)
+def test_a_long_timeout_does_not_lengthen_the_model_s_own(start, runtime, clock):
+    model = start(**GPU, batch_max_events="1", most_waiting="9", longest_wait_s="20")
+    patient = request(2, timeout=60_000_000)
+    first = busy(model, runtime)
+    model.execute([patient])
+    clock.now += 30
     runtime.gate.set()
-    assert requests[1].answer().error.code == "unavailable"
+    assert first.answer().error is None
+    assert patient.answer().error.code == "unavailable"
 
 
 def test_waiting_requests_are_answered_before_the_model_is_unloaded(start, runtime):
