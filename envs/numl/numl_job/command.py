@@ -64,20 +64,25 @@ class Signals:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # One that is ignored, as under nohup, would come all the same if it were waited for.
         heard = {each for each in _PASSED_ON if signal.getsignal(each) is not signal.SIG_IGN}
-        self._waited_for = {*heard, signal.SIGCHLD}
+        self._waited_for = {*heard, signal.SIGCHLD, signal.SIGALRM}
         self._has_run = False
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._waited_for)
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._has_run and signal.sigtimedwait(self._waited_for, 0) is not None:
+        dropped = self._waited_for if self._has_run else {signal.SIGALRM}
+        while signal.sigtimedwait(dropped, 0) is not None:
             pass
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
     def wait(self, seconds: float) -> Signal | None:
         """Return the next signal; None if a child has ended, or after so many seconds."""
-        info = signal.sigtimedwait(self._waited_for, seconds)
-        if info is None or info.si_signo == signal.SIGCHLD:
+        # By a timer: of a wait that was stopped, and let go on after its time, sigtimedwait returns
+        # a signal that never came, whatever its stack held.
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        info = signal.sigwaitinfo(self._waited_for)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if info.si_signo in (signal.SIGCHLD, signal.SIGALRM):
             return None
         return Signal(info.si_signo, info.si_code > 0)
 

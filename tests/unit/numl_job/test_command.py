@@ -5,6 +5,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,23 @@ def test_ctrl_c_reaches_the_command_once_wherever_its_input_comes_from(standard_
         os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 7
     assert said.count(b"ended") == 1
+
+
+def test_a_job_that_was_suspended_goes_on():
+    """As ``scontrol suspend`` and a shell's Ctrl-Z do it."""
+    words = [sys.executable, "-c", RUN]
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as job:
+        assert job.stdout.readline() == b"begun\n"
+        for _ in range(3):
+            time.sleep(0.1)
+            job.send_signal(signal.SIGSTOP)
+            time.sleep(2 * command._WATCH_S)
+            job.send_signal(signal.SIGCONT)
+        time.sleep(0.1)
+        assert job.poll() is None
+        job.send_signal(signal.SIGINT)
+        assert job.stdout.read() == b"ended\n"
+    assert job.returncode == 7
 
 
 def test_a_server_that_does_not_end_when_it_is_asked_to_is_killed(monkeypatch):
