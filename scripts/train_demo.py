@@ -96,6 +96,10 @@ def main() -> int:
     scratch = tempfile.TemporaryDirectory()
     tempfile.tempdir = scratch.name  # where PyTorch Geometric leaves files for good
     try:
+        events_out = (arguments.events_out.parent,) if arguments.events_out else ()
+        for folder in (arguments.out, *events_out):  # before ten minutes of work
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
         lay_beside(nugraph25())
         from numl_demo import publish, train
 

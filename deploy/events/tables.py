@@ -10,12 +10,14 @@ Four layouts are read with h5py alone, without unpickling anything:
 * pandas, ``to_hdf(format="fixed")`` (pandas' default): ``blockN_values`` of
   ``[rows, columns]`` and the row index in ``axis1``, with a level per key for a MultiIndex.
 
-What pandas writes is in its ``pandas.io.pytables`` (2.3 and 3.0 were tried).
+A row index named as a part of the event's id is that part. What pandas writes is in its
+``pandas.io.pytables`` (2.3, 3.0 and 3.1 were tried).
 """
 
 import math
 import pickletools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -62,6 +64,9 @@ class Column:
     rows: int
     read: Callable[[int, int], Array]
     whole: Callable[[], Array | None] = lambda: None
+
+
+_NO_ROWS = Column(0, lambda _start, _stop: np.empty(0, dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,11 @@ def open_table(file: h5py.File, name: str, wide: Wide = MappingProxyType({})) ->
         return Table(name, where, _fixed(node, where), pandas=True)
     packed = _node(node, "table")
     if isinstance(packed, h5py.Dataset) and packed.dtype.names:
-        return Table(name, where, _fields(packed, where, wide), pandas=True)
+        columns = _fields(packed, where, wide)
+        index = _index_name(node.attrs.get("info", b""))
+        if index in EVENT_ID and "index" in columns:
+            columns.setdefault(index, columns["index"])
+        return Table(name, where, columns, pandas=True)
     if written_as:
         raise EventFileError(f"{where} is a pandas {written_as}, not a DataFrame")
     return Table(name, where, _Datasets(node, where, wide), cache(lambda: _sequence(node, where)))
@@ -276,10 +285,9 @@ def _field(dataset: h5py.Dataset, name: str, *part: int) -> Callable[[int, int],
 
 def pickled_names(pickled: object, where: str) -> tuple[str, ...]:
     """Return the strings of a list that pandas pickled, without unpickling it."""
-    raw = pickled if isinstance(pickled, bytes) else np.asarray(pickled).tobytes()
     names: list[str] = []
     try:
-        for opcode, argument, _ in pickletools.genops(raw):
+        for opcode, argument, _ in pickletools.genops(_raw(pickled)):
             if opcode.name in _TEXT_OPCODES:
                 names.append(_text(argument))
             elif opcode.name not in _LIST_OPCODES:
@@ -292,6 +300,24 @@ def pickled_names(pickled: object, where: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def _index_name(pickled: object) -> str:
+    """Return the name of the row index in what pandas pickled of a table; empty without."""
+    before = ""
+    with suppress(ValueError, IndexError, UnicodeDecodeError):
+        for opcode, argument, _ in pickletools.genops(_raw(pickled)):
+            if opcode.name in _TEXT_OPCODES:
+                if before == "index_name":
+                    return _text(argument)
+                before = _text(argument)
+            elif opcode.name not in _LIST_OPCODES:
+                before = ""
+    return ""
+
+
+def _raw(pickled: object) -> bytes:
+    return pickled if isinstance(pickled, bytes) else np.asarray(pickled).tobytes()
+
+
 def _fixed(group: h5py.Group, where: str) -> dict[str, Column]:
     columns: dict[str, Column] = {}
     for i in range(int(group.attrs.get("axis1_nlevels", 0))):
@@ -300,6 +326,11 @@ def _fixed(group: h5py.Group, where: str) -> dict[str, Column]:
         # Levels are small, for they hold each key once; labels are as long as the table.
         if level.dtype.kind in "iuf":
             columns[key] = Column(len(codes), _level(np.asarray(level[()]), codes))
+    index = _node(group, "axis1")
+    if isinstance(index, h5py.Dataset) and index.ndim == 1:
+        key, is_empty = _text(index.attrs.get("name", "")), "value_type" in index.attrs
+        if key in EVENT_ID:
+            columns[key] = _NO_ROWS if is_empty else _column(index, _reader(index))
     for i in range(int(group.attrs.get("nblocks", 0))):
         items, values = group.get(f"block{i}_items"), group.get(f"block{i}_values")
         if not isinstance(items, h5py.Dataset) or not isinstance(values, h5py.Dataset):
@@ -323,7 +354,7 @@ def _block(
     values: h5py.Dataset, read: Callable[[], Array | None], item: int, rows: int, transposed: bool
 ) -> Column:
     if rows == 0:
-        return Column(0, lambda _start, _stop: np.empty(0, dtype=np.int32))
+        return _NO_ROWS
     if transposed:
         return _column(values, read, item)
     return Column(rows, lambda start, stop: np.asarray(values[item, start:stop]))

@@ -16,6 +16,14 @@ from numl_formats.golden import difference, read_golden
 SCRIPT = CHECKOUT / "scripts" / "train_demo.py"
 
 
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_training(tmp_path):
+    (tmp_path / "file").touch()
+    words = [sys.executable, SCRIPT, "--out", tmp_path / "file" / "x"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"error: [Errno 20] Not a directory: '{tmp_path / 'file' / 'x'}'\n"
+
+
 def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path):
     # In a process that has not imported another nugraph.
     words = ("--out", tmp_path, "--events-out", tmp_path / "events.h5")

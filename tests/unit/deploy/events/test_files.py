@@ -157,6 +157,15 @@ def test_pandas_tables_of_two_events_are_read(name):
     assert got[1][1]["spacepoint_table_hit_id_y"] == [-1, 5]
 
 
+@pytest.mark.parametrize("name", ["fixed_index", "table_index", "fixed_index_no_spacepoints"])
+def test_pandas_tables_whose_index_is_the_event_s_number_are_read_by_it(name):
+    got = read_all(DATA / f"pandas_{name}.h5")
+    assert [e for e, _ in got] == [(0, 0, 3), (0, 0, 4)]
+    assert got[0][1]["hit_table_local_time"] == [100, 200, 300]
+    none = "no_spacepoints" in name
+    assert got[1][1]["spacepoint_table_hit_id_y"] == ([] if none else [-1, 5])
+
+
 @pytest.mark.parametrize(
     "name", ["fixed_one_event", "fixed_no_spacepoints", "table_no_spacepoints"]
 )

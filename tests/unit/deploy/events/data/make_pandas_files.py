@@ -34,17 +34,21 @@ keys = ["run", "subrun", "event"]
 index = pd.MultiIndex.from_tuples([(1, 2, 3)] * 3 + [(1, 2, 4)] * 3, names=keys)
 keyed = hits.set_index(index), spacepoints.set_index(index[[0, 3, 3]])
 flat = keyed[0].reset_index(), keyed[1].reset_index()
+by_event = tuple(frame.droplevel(["run", "subrun"]) for frame in keyed)
 
 for name, (h, s) in {
     "one_event": (hits, spacepoints),
     "no_spacepoints": (hits, spacepoints.iloc[:0]),
     "multiindex": keyed,
+    "index": by_event,
+    "index_no_spacepoints": (by_event[0], by_event[1].iloc[:0]),
 }.items():
     with pd.HDFStore(FOLDER / f"pandas_fixed_{name}.h5", "w") as store:
         store.put("hit_table", h)
         store.put("spacepoint_table", s)
 for name, (h, s), columns in (
     ("multiindex", keyed, None),
+    ("index", by_event, None),
     ("data_columns", flat, True),
     ("no_spacepoints", (hits, spacepoints.iloc[:0]), None),
 ):
