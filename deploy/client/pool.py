@@ -29,6 +29,8 @@ class Transport(Protocol):
 
     def describe(self, model: str) -> ServedModel: ...
 
+    def parameters(self, model: str) -> dict[str, str]: ...
+
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]: ...
 
     def close(self) -> None: ...
@@ -105,6 +107,9 @@ class PooledTransport:
 
     def describe(self, model: str) -> ServedModel:
         return self._ask(lambda transport: transport.describe(model))
+
+    def parameters(self, model: str) -> dict[str, str]:
+        return self._ask(lambda transport: transport.parameters(model))
 
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Ask a server, and others if it is away.

@@ -178,7 +178,7 @@ def read_record(path: Path) -> Record | None:
 def _refuse_other_weights(asked: Transport, model: ServedModel) -> None:
     """Raise ClientError if the weights were replaced while the connections stayed open."""
     try:
-        now = weights_of(asked.describe(model.name))
+        now = asked.parameters(model.name).get(WEIGHTS_DIGEST, "")
     except KitError:  # it is away, or starting: who connects anew is told
         return
     if now not in ("", weights_of(model)):

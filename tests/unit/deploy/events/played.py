@@ -47,6 +47,9 @@ class Fake:
             raise ServerAwayError(f"{self.endpoint.url}: refused")
         return MODEL
 
+    def parameters(self, model: str) -> dict[str, str]:
+        return dict(self.describe(model).parameters)
+
     def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
         if (tensors["hit_table_integral"] > 1e6).any():
             raise RequestError("hit_table/integral row 0 is 2e+06: above 1e6")
