@@ -6,6 +6,7 @@ dpkg's records say what is installed in a base image.
 import io
 import re
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -202,6 +203,11 @@ def of_site(site: SiteContent) -> Iterator[Component]:
         lock = environment.lock
         for name, number in lock.versions.items():
             yield _of_pypi(name, number, lock.hashes.get(name, ""))
+    yield from of_site_models(site)
+
+
+def of_site_models(site: SiteContent) -> Iterator[Component]:
+    """Yield the files of a site's models, by their digests."""
     for model in site.models:
         for path, source in model.copies.items():
             yield Component("file", f"{model.name}/{path}", sha256=sha256_of(source))
@@ -235,16 +241,21 @@ def sbom(kind: str, name: str, parts: Iterable[Component], *, epoch: int) -> str
     """
     # A part may be named twice: a library of the interpreter's that is another's too.
     unique = sorted(dict.fromkeys(parts), key=lambda part: (part.purl, part.name, part.sha256))
-    components = [_component(part, f"part-{n}") for n, part in enumerate(unique, start=1)]
-    names = [component["bom-ref"] for component in components]
+    # Two environments may have the same version as two files.
+    named = Counter(part.purl for part in unique if part.purl)
+    names = [
+        part.purl if named[part.purl] == 1 else f"part-{n}"
+        for n, part in enumerate(unique, start=1)
+    ]
+    components = [_component(*each) for each in zip(unique, names, strict=True)]
     content = {"components": components, "dependencies": [{"ref": name, "dependsOn": names}]}
     return document(content, epoch=epoch, about={"type": kind, "bom-ref": name, "name": name})
 
 
-def _component(part: Component, number: str) -> dict[str, Any]:
+def _component(part: Component, ref: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "type": part.kind,
-        "bom-ref": part.purl or number,
+        "bom-ref": ref,
         "name": part.name,
         "version": part.version,
         "purl": part.purl,

@@ -5,10 +5,11 @@ link to that one. In a .sif mksquashfs stores such files once by itself.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import Environment
 from deploy.environment.given import GivenEnvironment, planned
@@ -53,6 +54,12 @@ class SiteContent:
             MODELS_LABEL: ",".join(model.name for model in self.models),
             ENVIRONMENTS_LABEL: json.dumps(facts, sort_keys=True),
         }
+
+
+def kits_beside(own: Iterable[StagedModel]) -> tuple[str, ...]:
+    """Return the kit's models that an image has beside a site's own, which replace their like."""
+    taken = {model.name for model in own}
+    return tuple(name for name in DEFAULT_MODELS if name not in taken)
 
 
 def models_in(labels: Mapping[str, str]) -> tuple[str, ...]:

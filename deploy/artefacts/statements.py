@@ -27,15 +27,16 @@ from deploy.artefacts.sbom import (
     of_environment,
     of_models,
     of_site,
+    of_site_models,
     of_triton,
     sbom,
 )
 from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
+from deploy.artefacts.site import kits_beside
 from deploy.artefacts.vex import vex
-from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.environment.agent import agent_digest
 from deploy.environment.environment import Environment
-from deploy.environment.serving import compiler_of, serving_digest
+from deploy.environment.serving import compiler_in, serving_digest
 from deploy.host.files import digest_of, sha256_of, write_atomically
 from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.advisories import advisories
@@ -102,6 +103,10 @@ def with_subject(text: str, name: str, sha256: str) -> str:
 def subjects(text: str) -> set[str]:
     """Return the sha256 of each subject of a statement."""
     return {str(subject["digest"]["sha256"]) for subject in json.loads(text)["subject"]}
+
+
+def _of_component(part: Component) -> Resource:
+    return resource(part.name, part.sha256)
 
 
 def _source(source: Source) -> Resource:
@@ -191,7 +196,7 @@ def _stem(artefact: Artefact) -> str:
 class Ingredients:
     """What an artefact is made from; a packed environment has no base image.
 
-    ``tools`` are versions of the tools that make it, besides Python, pip and the compiler.
+    ``tools`` are versions of the tools that make it, besides Python and pip.
     """
 
     kind: Kind
@@ -202,8 +207,14 @@ class Ingredients:
     tools: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def kits(self) -> tuple[str, ...]:
+        """The kit's models in it, by name."""
+        return kits_beside(self.request.site.models if self.request.site is not None else ())
+
+    @property
     def models(self) -> str:
-        paths = (p for model in DEFAULT_MODELS for p in (MODEL_REPOSITORY / model).rglob("*"))
+        """The digest of the kit's models in it."""
+        paths = (p for model in self.kits for p in (MODEL_REPOSITORY / model).rglob("*"))
         files = (path for path in paths if path.is_file() and path.suffix != ".pyc")
         return digest_of(files, base=MODEL_REPOSITORY)
 
@@ -234,7 +245,7 @@ class Ingredients:
         if self.base is not None:
             yield of_triton(self.request.triton)
             yield from of_agent(self.environment.lock.python)
-            yield from of_models(MODEL_REPOSITORY, DEFAULT_MODELS)
+            yield from of_models(MODEL_REPOSITORY, self.kits)
             if self.request.site is not None:
                 yield from of_site(self.request.site)
             yield from of_base(*self.base)
@@ -255,10 +266,14 @@ class Ingredients:
             inputs.append(resource("triton", triton.sha256, triton.purl))
             inputs.append(resource("base", image.digest, image.name))
             parameters |= {"base": request.base, "triton": request.triton.release}
+            if request.site is not None:
+                inputs += map(_of_component, of_site_models(request.site))
+                inputs += [
+                    resource(f"environment {name}", each.digest)
+                    for name, each in request.site.environments.items()
+                ]
         if self.kind == "sif":
             parameters["compressor"] = request.compressor
         tools = {"python": platform.python_version(), "pip": version("pip")}
-        compiler = compiler_of(ENVIRONMENT_SOURCE)
-        if compiler is not None:
-            tools["compiler"] = compiler.strip()
+        tools["compiler"] = compiler_in(environment.site_packages)
         return Build(self.source, parameters, inputs, {**tools, **self.tools})

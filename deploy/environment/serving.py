@@ -19,6 +19,8 @@ from deploy.host.paths import CHECKOUT, IS_INSTALLED
 from deploy.host.programs import run, run_pip, without_python_variables
 
 PREBUILT = CHECKOUT / "prebuilt"
+COMPILER = "compiler.txt"
+"""Beside the native library: what compiled it."""
 _SOURCES = {".py", ".typed", ".cpp", ".h", ".map"}
 
 
@@ -57,6 +59,11 @@ def compiler_of(source: Path) -> str | None:
             command, failed="no compiler", environment=variables, error=EnvironmentSetupError
         )
     return None
+
+
+def compiler_in(site_packages: Path) -> str:
+    """Return the compiler, with its version, of the native library that is installed there."""
+    return (site_packages / "numl_serving" / COMPILER).read_text(encoding="utf-8").strip()
 
 
 def _build(source: Path, folder: Path) -> None:

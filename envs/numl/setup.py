@@ -20,7 +20,7 @@ from setuptools.command.build_py import build_py
 
 SOURCES = Path(__file__).parent / "native"
 sys.path.insert(0, str(SOURCES))
-from compiler import ZIG, compiler  # noqa: E402  (no package: only built with it)
+from compiler import ZIG, compiler, identity  # noqa: E402  (no package: only built with it)
 
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-Wall", "-Wextra", "-ffp-contract=fast"]
 FLAGS += ["-fno-math-errno", "-fno-exceptions", "-fno-rtti", "-Wno-psabi"]
@@ -73,6 +73,7 @@ def compile_library(to: Path) -> None:
         linker = [*ZIG[:3], "cc", *ZIG[4:]] if command == ZIG else [*command, "-static-libgcc"]
         made = [*map(str, sorted(objects)), str(to / library.name), "-lm"]
         subprocess.run([*linker, *link, "-o", str(to / "libnuml.so"), *made], check=True)
+    (to / "compiler.txt").write_text(f"{identity(command)}\n", encoding="utf-8")
 
 
 # Python runs it when it starts, with ``sitedir``: every model in an environment with this wheel is

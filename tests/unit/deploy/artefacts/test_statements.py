@@ -1,14 +1,19 @@
 """What is written beside an artefact: its SBOM, its provenance, the checksums."""
 
+import hashlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from deploy.artefacts.image import BaseImage
 from deploy.artefacts.labels import Source
 from deploy.artefacts.manifest import Artefact, record
+from deploy.artefacts.request import BuildRequest
 from deploy.artefacts.sbom import (
     Component,
     Package,
@@ -18,9 +23,11 @@ from deploy.artefacts.sbom import (
     sbom,
     system_of_tree,
 )
+from deploy.artefacts.site import SiteContent
 from deploy.artefacts.statements import (
     SIGNATURE,
     Build,
+    Ingredients,
     resource,
     statement,
     write_checksums,
@@ -28,6 +35,7 @@ from deploy.artefacts.statements import (
 )
 from deploy.host.errors import BuildError
 from deploy.triton.release import find_release
+from deploy.triton.stage import StagedModel
 from tests.artefacts import artefact
 
 COMMIT = "a" * 40
@@ -104,6 +112,14 @@ def test_the_parts_are_listed_in_their_order_whatever_the_order_they_came_in():
             }
         ],
     }
+
+
+def test_one_version_in_two_files_is_two_parts_by_names_of_their_own():
+    numpy = Component("library", "numpy", "1.26.4", "pkg:pypi/numpy@1.26.4", "2" * 64)
+    found = json.loads(sbom("container", "x", (*PARTS, replace(numpy, sha256="5" * 64)), epoch=0))
+    names = [each["bom-ref"] for each in found["components"]]
+    assert names == ["part-1", "pkg:generic/own@1", "part-3", "part-4"]
+    assert found["dependencies"] == [{"ref": "x", "dependsOn": names}]
 
 
 def test_another_part_gives_another_serial_number():
@@ -227,3 +243,27 @@ def test_a_signature_stays_until_the_checksums_change(tmp_path):
     made(tmp_path, "sif", "numl.sif", b"2")
     write_checksums(tmp_path)
     assert not signature.exists()
+
+
+def test_an_image_with_a_sites_models_says_which_and_nothing_of_those_that_they_replace(tmp_path):
+    weights = tmp_path / "model.onnx"
+    weights.write_bytes(b"of the site")
+    (tmp_path / "numl_serving").mkdir()
+    (tmp_path / "numl_serving" / "compiler.txt").write_text("g++: 12.2\n")
+    lock = SimpleNamespace(digest="1" * 64, python="3.11")
+    environment: Any = SimpleNamespace(lock=lock, digest="2" * 64, site_packages=tmp_path)
+    own: Any = StagedModel("nugraph3", None, ("1",), {"1/model.onnx": weights})
+    site = SiteContent("site", (own,), {"vision": environment})
+    request = BuildRequest(("image",), "cpu", find_release("24.10"), tmp_path)
+    base = BaseImage("debian:12", "d", "sha256:" + "3" * 64), System("debian", "12", ())
+    plain = Ingredients("image", request, environment, BUILD.source, base)
+    made = Ingredients("image", replace(request, site=site), environment, BUILD.source, base)
+    assert set(plain.kits) - set(made.kits) == {"nugraph3"}
+    assert plain.models != made.models
+    more = [each for each in made.build().inputs if each not in plain.build().inputs]
+    assert more == [
+        resource("models", made.models),
+        resource("nugraph3/1/model.onnx", hashlib.sha256(b"of the site").hexdigest()),
+        resource("environment vision", "2" * 64),
+    ]
+    assert made.build().tools["compiler"] == "g++: 12.2"
