@@ -157,6 +157,8 @@ class _Build:
         # Of another image is known what its server needs, not what the image has.
         if request.triton.wheel and (request.base == "ngc" or request.wire is not None):
             check_libc(environment, request.triton)
+            for each in request.site.environments.values() if request.site is not None else ():
+                check_libc(each, request.triton)
         with step("Triton", cache_folder()) as say:
             python = environment.lock.python
             wheels = request.wheels

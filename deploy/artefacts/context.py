@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deploy.artefacts.image import Base
-from deploy.artefacts.site import LAYERS, SiteContent, dockerfile, write_layers
+from deploy.artefacts.site import LAYERS, SiteContent, dockerfile, kits_beside, write_layers
 from deploy.artefacts.triton import FACTS
 from deploy.artefacts.triton_source import OWN_STUB, SERVER
-from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.deployment.limits import Limits
 from deploy.environment.agent import agent_folder
 from deploy.environment.archive import pack_layers
@@ -34,7 +33,7 @@ from deploy.host.files import built_folder, work_folder, write_atomically
 from deploy.host.paths import CHECKOUT, ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.host.programs import needed_by, search_path, set_search_path
 from deploy.triton.command import TRITON_ROOT, image_flags
-from deploy.triton.config import LaunchSettings
+from deploy.triton.config import LaunchSettings, on_cpu
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import TritonRelease
 from deploy.triton.response_cache import uses_cache
@@ -107,13 +106,17 @@ def stage_models(
     flavour: Flavour,
     own: Sequence[StagedModel] = (),
 ) -> None:
-    """Write the kit's models, and a site's ``own``, which replace those of their names."""
-    taken = {model.name for model in own}
-    names = [name for name in DEFAULT_MODELS if name not in taken]
+    """Write the kit's models, and a site's ``own``, which replace those of their names.
+
+    What only a GPU can run is not among those for CPUs.
+    """
+    names = kits_beside(own)
+    without_gpu = on_cpu({model.name: model.config for model in own})
     for device in ("cpu", "gpu") if flavour == "gpu" else ("cpu",):
         settings = launch_settings(Path(IMAGE_PREFIX), parameters, gpu=device == "gpu")
         planned = plan_models(MODEL_REPOSITORY, names, settings, {})
-        stage((*planned, *own), folder / device)
+        fitting = [model for model in own if device == "gpu" or model.name in without_gpu]
+        stage((*planned, *fitting), folder / device)
         write_templates(planned, templates / device)
 
 
@@ -252,9 +255,7 @@ def wire(
         {"environment_digest": environment.digest, **release.model_parameters},
         gpu=environment.flavour == "gpu",
     )
-    taken = {model.name for model in own}
-    names = [name for name in DEFAULT_MODELS if name not in taken]
-    planned = plan_models(MODEL_REPOSITORY, names, settings, {})
+    planned = plan_models(MODEL_REPOSITORY, kits_beside(own), settings, {})
     places = {str(each.place): each for each in packed}
     own_stub = release.own_python == environment.lock.python
     with built_folder(target) as folder:

@@ -122,11 +122,13 @@ def _request(options: argparse.Namespace, triton: TritonRelease, say: Say) -> Bu
             raise DeploymentError(cause)
         source = source_named(options.environment)
         flavour = locked_flavour(source, flavour)
+    wheels = options.wheels.absolute() if options.wheels else None
+    python = options.python.absolute() if options.python else None
     site = None
     if options.models_dir is not None:
         site = site_content(
             options.models_dir.absolute(), flavour=flavour, named=options.triton, triton=triton,
-            say=say,
+            say=say, wheels=wheels, python=python,
         )  # fmt: skip
     return BuildRequest(
         site=site,
@@ -136,8 +138,8 @@ def _request(options: argparse.Namespace, triton: TritonRelease, say: Say) -> Bu
         base=options.base,
         base_digest=options.base_digest,
         triton=triton,
-        wheels=options.wheels.absolute() if options.wheels else None,
-        python=options.python.absolute() if options.python else None,
+        wheels=wheels,
+        python=python,
         out=options.out.absolute(),
         wire=options.wire.absolute() if options.wire else None,
         compressor=options.compressor,

@@ -5,12 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from deploy.artefacts.keys import Signer
+from deploy.artefacts.labels import FLAVOUR_LABEL
 from deploy.artefacts.site import ENVIRONMENTS, SiteContent, environments_in, models_in
 from deploy.deployment.deployment import DEFAULT_MODELS, Deployment, find_site_models
 from deploy.deployment.plan import LaunchPlan
 from deploy.engines.base import Engine
 from deploy.engines.choose import engine_named
-from deploy.engines.container import IMAGE_MODELS, ContainerEngine
+from deploy.engines.container import IMAGE_GPU_MODELS, IMAGE_MODELS, ContainerEngine
 from deploy.engines.resolved import Resolved
 from deploy.engines.site import Runtime, check_site, stage_site_model
 from deploy.environment.cpython import IMAGE_PREFIX
@@ -19,7 +20,7 @@ from deploy.host.console import Say
 from deploy.host.errors import RepositoryError
 from deploy.host.files import built_folder, locked
 from deploy.host.paths import cache_folder
-from deploy.triton.config import config_of, is_complete, write_config
+from deploy.triton.config import config_of, is_complete, on_cpu, write_config
 from deploy.triton.release import TritonRelease
 from deploy.triton.site import ENVIRONMENT_PARAMETER
 from numl_formats.repository import CONFIG
@@ -28,11 +29,19 @@ _NOT_IN_NAME = re.compile(r"[^a-z0-9]+")
 
 
 def site_content(
-    repository: Path, *, flavour: Flavour, named: str, triton: TritonRelease, say: Say
+    repository: Path,
+    *,
+    flavour: Flavour,
+    named: str,
+    triton: TritonRelease,
+    say: Say,
+    wheels: Path | None = None,
+    python: Path | None = None,
 ) -> SiteContent:
     """Return what an image of a flavour has of a site's repository.
 
-    ``named`` is what a deployment calls the Triton.
+    ``named`` is what a deployment calls the Triton; environments are made of ``wheels`` and
+    ``python``, as `plan_environment` takes them.
 
     Raises:
         KitError: Naming the first model that could not be served there, and why.
@@ -41,9 +50,15 @@ def site_content(
     models = (*own, *(model for model in DEFAULT_MODELS if model not in own))
     device = "gpu" if flavour == "gpu" else "cpu"
     resolved = Resolved(
-        Deployment(models_dir=repository, models=models, flavour=device, triton=named)
+        Deployment(models_dir=repository, models=models, flavour=device, triton=named),
+        wheels=wheels,
+        python=python,
     )
+    without_gpu = on_cpu({model.name: model.config for model in resolved.site})
     for model in resolved.site:
+        if device == "cpu" and model.name not in without_gpu:
+            cause = f"model {model.name} needs a GPU: its {CONFIG} says KIND_GPU, or calls one"
+            raise RepositoryError(cause, "--flavour gpu, or KIND_CPU there")
         if model.environment is not None:
             cause = f"model {model.name} names its environment by a path of this host"
             raise RepositoryError(cause, "name one by NUMLKIT_ENV: docs/own-models.md")
@@ -54,13 +69,13 @@ def site_content(
             cause = f"model {model.name}: its {CONFIG} lacks inputs or outputs"
             raise RepositoryError(cause, "declare them: a server in an image asks no model")
     environments = resolved.made_environments
-    python = triton.own_python or PYTHON
+    served_by = triton.own_python or PYTHON
     runtime = Runtime(
         environment=Path(IMAGE_PREFIX),
         digest="",
-        python=python,
+        python=served_by,
         stub=None,
-        server_python=python,
+        server_python=served_by,
         release=triton,
         in_container=True,
         places={each.folder: ENVIRONMENTS / name for name, each in environments.items()},
@@ -89,12 +104,17 @@ def with_models_of_image(engine: Engine) -> Engine:
         return engine
     folder = _copies() / engine.image.digest.removeprefix("sha256:")
     repository = folder / "models"
+    there = IMAGE_MODELS
+    if engine.image.labels.get(FLAVOUR_LABEL) == "gpu":
+        there = IMAGE_GPU_MODELS  # where those are, too, that need one
     with locked(folder.with_suffix(".lock")):
         if not folder.exists():
             with built_folder(folder) as partial:
-                engine.copy_out([IMAGE_MODELS / model for model in models], partial / "models")
+                engine.copy_out([there / model for model in models], partial / "models")
                 for model in models:
                     _unset_environment(partial / "models" / model)
+    if deployment.flavour == "cpu":
+        models = on_cpu({model: config_of(repository / model) for model in models})
     named = "models" in deployment.model_fields_set
     served = deployment.models if named else (*deployment.models, *models)
     deployment = deployment.model_copy(

@@ -48,6 +48,7 @@ from deploy.triton.stub import stub_of_wheel
 
 # Where the kit's image has its models; a launch mounts its own over them.
 IMAGE_MODELS = Path("/opt/numl/models/cpu")
+IMAGE_GPU_MODELS = Path("/opt/numl/models/gpu")
 # Where a container sees the packed environment, and the files for TLS.
 ARCHIVE_PLACE = Path("/opt/numl/environment.tar.gz")
 IMAGE_TLS = Path("/opt/numl/tls")

@@ -60,11 +60,15 @@ class Resolved:
     Attributes:
         broken: The deployment's models that are left out, by name.
         baked: The environments that the image has of the site's models, by name.
+        wheels: Where a build has the packages of those that it makes; None: they are downloaded.
+        python: What a build makes them of; None: of what this host has.
     """
 
     deployment: Deployment
     broken: Mapping[str, Broken] = field(default_factory=dict)
     baked: Mapping[str, GivenEnvironment] = field(default_factory=dict)
+    wheels: Path | None = None
+    python: Path | None = None
 
     @classmethod
     def of(
@@ -227,8 +231,9 @@ class Resolved:
                 source = find_source(name, repository)
                 flavour = locked_flavour(source, self.deployment.flavour)
                 environments[name] = plan_environment(
-                    flavour, source=source, relocatable=True, stub=self.release.own_python
-                )
+                    flavour, source=source, relocatable=True, stub=self.release.own_python,
+                    wheels=self.wheels, python=self.python,
+                )  # fmt: skip
         return environments
 
     @cached_property

@@ -192,6 +192,25 @@ def skipped_warmups(config: ModelConfig) -> tuple[str, ...]:
     return tuple(warmup.name for warmup in config.model_warmup if not warmup.batch_size)
 
 
+def on_cpu(configs: Mapping[str, ModelConfig]) -> tuple[str, ...]:
+    """Return which of these models, by name, a server without a GPU can load.
+
+    It refuses those of ``KIND_GPU``, and ensembles of what it refuses.
+    """
+    gone = {
+        name
+        for name, config in configs.items()
+        if any(group.kind == _KIND.KIND_GPU for group in config.instance_group)
+    }
+    steps = {
+        name: {step.model_name for step in config.ensemble_scheduling.step}
+        for name, config in configs.items()
+    }
+    while more := {name for name in configs if steps[name] & gone} - gone:
+        gone |= more
+    return tuple(name for name in configs if name not in gone)
+
+
 def _instances(group: ModelConfig, gpus: int) -> int:
     count = group.count or 1
     on_gpu = group.kind == _KIND.KIND_GPU

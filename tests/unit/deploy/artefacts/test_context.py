@@ -28,9 +28,10 @@ from deploy.environment.cpython import IMAGE_PREFIX
 from deploy.environment.environment import Environment
 from deploy.host.errors import BuildError
 from deploy.triton.command import server_arguments
-from deploy.triton.config import read_config, template_of
+from deploy.triton.config import model_config_pb2, read_config, template_of
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import DEFAULT, RELEASES
+from deploy.triton.stage import StagedModel
 from tests.programs import run_program, write_program
 
 DOCKERFILE = (CONTAINERS / "Dockerfile").read_text()
@@ -163,3 +164,26 @@ def test_the_models_of_an_image(tmp_path, flavour, devices):
             template = tmp_path / "templates" / device / model
             assert (template / "config.pbtxt").read_text() == template_of(config)
             assert (template / "model.py").is_file()
+
+
+def test_models_that_only_a_gpu_can_run_are_not_among_those_for_cpus(tmp_path):
+    own = [staged("cpu", "KIND_CPU"), staged("gpu", "KIND_CPU", "KIND_GPU")]
+    own += [staged("of_those", calls="of_gpu"), staged("nugraph3", "KIND_GPU")]
+    own += [staged("of_cpu", calls="cpu"), staged("of_gpu", calls="gpu")]
+    stage_models(tmp_path / "models", tmp_path / "templates", {}, "gpu", own)
+    there = {
+        device: {path.name for path in (tmp_path / "models" / device).iterdir()}
+        for device in ("cpu", "gpu")
+    }
+    kits = set(DEFAULT_MODELS) - {"nugraph3"}
+    assert there == {
+        "cpu": {*kits, "cpu", "of_cpu"},
+        "gpu": {*kits, *(model.name for model in own)},
+    }
+
+
+def staged(name: str, *kinds: str, calls: str = "") -> StagedModel:
+    """Return a site's model with groups of these kinds, or an ensemble of another."""
+    text = "".join(f"instance_group {{ kind: {kind} }}" for kind in kinds)
+    text += f'ensemble_scheduling {{ step {{ model_name: "{calls}" }} }}' if calls else ""
+    return StagedModel(name, text_format.Parse(text, model_config_pb2.ModelConfig()), ("1",), {})

@@ -37,8 +37,7 @@ def image(tmp_path):
         text = (CHECKOUT / "containers" / name).read_text(encoding="utf-8")
         write_program(opt / "numl" / "bin" / name, text.replace("/opt/", f"{opt}/"))
     (opt / "numl" / "bin" / "flags").write_text("--exit-timeout-secs=1\n")
-    for folder in ("models/cpu", "environments"):
-        (opt / "numl" / folder).mkdir(parents=True)
+    (opt / "numl" / "models" / "cpu" / "of-the-site" / "1").mkdir(parents=True)
     return opt
 
 
@@ -91,3 +90,16 @@ def test_a_check_that_is_stopped_leaves_no_server(image):
         finally:
             os.killpg(check.pid, signal.SIGKILL)
             region.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_models_that_a_check_can_load_itself_need_no_server(image, version):
+    """Of another version than the kit's, a model is the site's."""
+    (image / "numl" / "models" / "cpu" / "of-the-site" / "1").rmdir()
+    card = image / "numl" / "models" / "cpu" / "of-the-site" / version / "model.json"
+    card.parent.mkdir()
+    card.touch()
+    with start(image, "check") as check:
+        said = check.communicate(timeout=20)[0]
+    assert said == ("" if version == "1" else "healthy\n")
+    assert check.returncode == 0

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from deploy.artefacts.context import Packed, wired_model
 from deploy.artefacts.keys import read_signer
 from deploy.artefacts.labels import ENVIRONMENT_LABEL, FLAVOUR_LABEL, TRITON_LABEL
 from deploy.artefacts.site import ENVIRONMENTS, ENVIRONMENTS_LABEL, MODELS_LABEL
-from deploy.deployment.deployment import Deployment
+from deploy.deployment.deployment import DEFAULT_MODELS, Deployment
 from deploy.deployment.plan import ContainerPlan, LaunchPlan
 from deploy.deployment.state import DeploymentFolder
 from deploy.engines.apptainer import ApptainerEngine
@@ -39,13 +40,14 @@ def repository(tmp_path):
     return tmp_path / "My models"
 
 
-def content(repository, flavour="serving"):
+def content(repository, flavour="serving", **given):
     return site_content(
         repository,
         flavour=flavour,
         named="24.10",
         triton=find_release("24.10"),
         say=lambda _: None,
+        **given,
     )
 
 
@@ -66,10 +68,11 @@ def test_an_image_has_the_models_with_the_places_of_their_environments(repositor
     [
         (CONFIG, "model m runs in NuGraph's full environment"),
         (CONFIG + environment_parameter("/tmp"), "model m names its environment by a path"),
+        (NAMED.replace("KIND_CPU", "KIND_GPU"), "model m needs a GPU: "),
         ('backend: "python"' + NAMED.partition("instance_group")[2].partition("}")[2],
          "model m: its config.pbtxt lacks inputs or outputs"),
     ],
-    ids=["serving has no torch", "a path", "incomplete"],
+    ids=["serving has no torch", "a path", "no GPU", "incomplete"],
 )  # fmt: skip
 def test_a_model_that_an_image_could_not_serve_is_named(repository, config, says):
     write_model(repository, "m", config=config)
@@ -77,6 +80,20 @@ def test_a_model_that_an_image_could_not_serve_is_named(repository, config, says
         content(repository)
     assert caught.value.cause.startswith(says)
     assert caught.value.remedy
+
+
+def test_an_image_for_gpus_has_models_that_need_one(repository):
+    write_model(repository, "m", config=NAMED.replace("KIND_CPU", "KIND_GPU"))
+    assert [model.name for model in content(repository, "gpu").models] == ["m"]
+
+
+def test_the_environments_of_an_image_are_made_of_what_the_build_is_given(repository, tmp_path):
+    write_model(repository, "m", config=NAMED)
+    (tmp_path / "wheels").mkdir()
+    given = {"wheels": tmp_path / "wheels", "python": Path(sys.executable)}
+    environment = content(repository, **given).environments["vision"]
+    assert environment.wheels == given["wheels"]
+    assert environment.interpreter.executable == given["python"].resolve()
 
 
 def test_an_image_with_torch_serves_a_model_without_an_environment_of_its_own(repository):
@@ -113,7 +130,15 @@ class Sif:
 
     path: Path
 
-    def holds(self, code: str, *, models: str = "own", labelled: str = "own", **more: str) -> str:
+    def holds(
+        self,
+        code: str,
+        *,
+        models: str = "own",
+        labelled: str = "own",
+        on_gpu: str = "",
+        **more: str,
+    ) -> str:
         """Write one whose models have a code; return its sha256."""
         labels = {ENVIRONMENT_LABEL: "x", FLAVOUR_LABEL: "cpu", TRITON_LABEL: "24.10", **more}
         labels[MODELS_LABEL] = labelled
@@ -121,6 +146,7 @@ class Sif:
         files = {"labels.json": json.dumps(said)}
         for model in models.split(","):
             config = NAMED if ENVIRONMENTS_LABEL in more else CONFIG
+            config = config.replace("KIND_CPU", "KIND_GPU") if model == on_gpu else config
             files |= {f"{model}/config.pbtxt": config, f"{model}/1/model.py": code}
         write_archive(self.path, (), kind="", more=files)
         return hashlib.sha256(self.path.read_bytes()).hexdigest()
@@ -143,6 +169,16 @@ def served(engine: Engine) -> str:
     repository = with_models_of_image(engine).deployment.models_dir
     assert sorted(path.name for path in repository.parent.iterdir()) == ["models"]
     return (repository / "own" / "1" / "model.py").read_text()
+
+
+@pytest.mark.parametrize("flavour", ["cpu", "gpu"])
+def test_a_server_without_a_gpu_leaves_out_what_needs_one(sif, flavour):
+    both, more = "own,other", {FLAVOUR_LABEL: "gpu"}
+    sif.holds("signed", models=both, labelled=both, on_gpu="own", **more)
+    deployment = Deployment(engine="apptainer", image=str(sif.path), flavour=flavour)
+    engine = with_models_of_image(ApptainerEngine(Resolved(deployment)))
+    own = [model for model in engine.deployment.models if model not in DEFAULT_MODELS]
+    assert own == (["own", "other"] if flavour == "gpu" else ["other"])
 
 
 def test_models_of_a_file_that_took_the_place_of_a_sif_are_not_served_then_or_later(sif):
