@@ -5,9 +5,10 @@
     python3 scripts/benchmark_bulk.py --json run.json   # stores nothing in the checkout
     python3 scripts/benchmark_bulk.py --docs            # docs/bulk.md again, from the stored run
 
-The ways take turns, with the 8 clients between them, which send the events of one file again and
-again, and keep no answers. Clients, jobs and servers share this host's cores; then the first way
-again, with the server on a core of its own, as if it were another host. Batch jobs need a Slurm:
+The ways take turns. Every 15 seconds a run is stopped for the 8 clients, which send the events of
+one file again and again, and keep no answers: a host whose speed changes gives both the same.
+Clients, jobs and servers share this host's cores; then the first way again, with the server on a
+core of its own, as if it were another host. Batch jobs need a Slurm, on this host:
 python3 -m tests.slurm COMMAND runs a command beside one on loopback, as root.
 """
 
@@ -33,8 +34,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from statistics import median
+from contextlib import contextmanager, suppress
+from statistics import fmean, median
 
 from deploy.deployment.state import DeploymentFolder
 from deploy.events.client import Client
@@ -44,6 +45,7 @@ from deploy.host.command_line import Parser, count_to
 from deploy.host.console import Console
 from deploy.host.errors import KitError
 from deploy.host.files import write_atomically
+from scripts.benchmarks.cells import Tensors
 from scripts.benchmarks.clients import drive
 from scripts.benchmarks.document import Document
 from scripts.benchmarks.flags import as_output
@@ -54,7 +56,10 @@ STORED, PAGE = ROOT / "scripts/data/speed/bulk.json", ROOT / "docs/bulk.md"
 NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
 BEGIN = "<!-- bulk: made by scripts/benchmark_bulk.py from scripts/data/speed/bulk.json -->"
 END = "<!-- /bulk -->"
-CLIENTS, EVENTS, SECONDS = 8, 20, 10.0
+CLIENTS, EVENTS = 8, 20
+SLICE_S, SERVER_S = 15.0, 3.0
+MARK = "NUMLKIT_BENCHMARK_BULK"
+"""What a run and its jobs have in their environment, by which they are found."""
 JOBS = ("--engine", "slurm", "--jobs", "2")
 ALONE = "numlkit infer --into, the server on a core of its own"
 WAYS = {
@@ -99,7 +104,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
 
 
 def measure(options: argparse.Namespace, console: Console) -> Document:
-    """Return, for each round of each way, its rate (events/s) and the server's around it."""
+    """Return, for each round of each way, its rate (events/s) and the server's meanwhile."""
     files: int = options.files
     run: Document = {"format": 1, "machine": machine_facts(sorted(os.sched_getaffinity(0)))}
     run |= {"load_before": os.getloadavg()[0], "files": files, "ways": []}
@@ -130,39 +135,100 @@ def _in_turn(
     console: Console,
 ) -> list[Document]:
     found: dict[str, list[Document]] = {name: [] for name in ways}
-    first = folder / "0.h5"
-    before = server_rate(url, first)
     for _ in range(rounds):
         for name, flags in ways.items():
-            rate = bulk_rate(folder, files, flags, url)
-            after = server_rate(url, first)
-            found[name].append({"rate": rate, "server": (before + after) / 2})
-            console.line(f"{name}: {rate:.0f} events/s, the server {before:.0f}, {after:.0f}")
-            before = after
+            rates = in_slices(folder, files, flags, url)
+            found[name].append(rates)
+            rate, server = rates["rate"], rates["server"]
+            console.line(
+                f"{name}: {rate:.0f} events/s, the server {server:.0f}: {rate / server:.0%}"
+            )
     return [{"way": name, "rounds": each} for name, each in found.items()]
 
 
-def bulk_rate(folder: Path, files: int, flags: Sequence[str], url: str) -> float:
-    """Return the events/s of a run over all files, from the command's start to its end."""
+def in_slices(folder: Path, files: int, flags: Sequence[str], url: str) -> Document:
+    """Return the events/s of a run over all files, and the server's while the run is stopped.
+
+    The former is from the command's start to its end, less the time in which it was stopped, and
+    less the events that the server answers then: as many as were in flight.
+    """
     into = folder / "labels"
     words = [NUMLKIT, "infer", f"@{folder}/files.txt", "--into", str(into), "--quiet", *flags]
     words += ["--concurrency", str(CLIENTS)]
     words += [] if "--exec" in flags else ["--url", url]
-    begun = time.monotonic()
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    rate = files * EVENTS / (time.monotonic() - begun)
-    shutil.rmtree(into)
-    return rate
-
-
-def server_rate(url: str, file: Path) -> float:
-    """Return what the server gives 8 clients, in events/s."""
+    stopped_s, given = 0.0, 0
     with Client(url) as client:
-        read = client.read(file)
+        read = client.read(folder / "0.h5")
         events = [event.tensors for event in read if isinstance(event, EventTensors)]
-        return drive(
-            client.connect, client.model, events, concurrency=CLIENTS, seconds=SECONDS
-        ).rate
+        server = [server_rate(client, events)]
+        begun = time.monotonic()
+        with marked(words) as process:
+            while (status := _ended(process)) is None:
+                stop = time.monotonic()
+                with stopped():
+                    server.append(server_rate(client, events))
+                stopped_s += time.monotonic() - stop
+                given += CLIENTS * (2 if flags else 1)
+        taken = time.monotonic() - begun - stopped_s
+    if status:
+        raise subprocess.CalledProcessError(status, words)
+    shutil.rmtree(into)
+    return {"rate": (files * EVENTS - given) / taken, "server": fmean(server)}
+
+
+def server_rate(client: Client, events: Sequence[Tensors]) -> float:
+    """Return what the server gives 8 clients, in events/s."""
+    connect, model = client.connect, client.model
+    return drive(connect, model, events, concurrency=CLIENTS, seconds=SERVER_S).rate
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """Return the exit status of a process that ends within a slice."""
+    try:
+        return process.wait(SLICE_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+@contextmanager
+def marked(words: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command whose processes, and those of its batch jobs, `stopped` finds."""
+    environment = os.environ | {MARK: str(os.getpid())}
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextmanager
+def stopped() -> Iterator[None]:
+    """Stop the marked processes meanwhile."""
+    held: set[int] = set()
+    try:
+        while new := _marked() - held:
+            held |= new
+            for pid in new:
+                _signal(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in held:
+            _signal(pid, signal.SIGCONT)
+
+
+def _marked() -> set[int]:
+    mark, found = f"{MARK}={os.getpid()}".encode(), set()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is another user's
+            if mark in environment.read_bytes().split(b"\0"):
+                found.add(int(environment.parent.name))
+    return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 @contextmanager
@@ -208,9 +274,10 @@ def section(run: Document) -> str:
             "jobs and servers share them, except in the last row. "
             f"Load average before the run: {run['load_before']:.1f}.",
             f"The server's rate is what it answers to {CLIENTS} clients that send the same events",
-            "and keep no answers, before and after each run. "
-            f"Medians of {len(run['ways'][0]['rounds'])} runs in turn, from the command's",
-            "start to its end.",
+            f"and keep no answers, for {SERVER_S:.0f} s every {SLICE_S:.0f} s, in which the run is "
+            "stopped.",
+            f"Medians of {len(run['ways'][0]['rounds'])} runs in turn, from the command's start to "
+            "its end.",
             "",
             "| | events/s | the server, 8 clients | share of it |",
             "|---|---|---|---|",
