@@ -57,8 +57,8 @@ def site_content(
     without_gpu = on_cpu({model.name: model.config for model in resolved.site})
     for model in resolved.site:
         if device == "cpu" and model.name not in without_gpu:
-            cause = f"model {model.name} needs a GPU: its {CONFIG} says KIND_GPU, or calls one"
-            raise RepositoryError(cause, "--flavour gpu, or KIND_CPU there")
+            cause = f"model {model.name}, or one that it calls, is of KIND_GPU"
+            raise RepositoryError(cause, f"--flavour gpu, or KIND_CPU in its {CONFIG}")
         if model.environment is not None:
             cause = f"model {model.name} names its environment by a path of this host"
             raise RepositoryError(cause, "name one by NUMLKIT_ENV: docs/own-models.md")

@@ -68,7 +68,7 @@ def test_an_image_has_the_models_with_the_places_of_their_environments(repositor
     [
         (CONFIG, "model m runs in NuGraph's full environment"),
         (CONFIG + environment_parameter("/tmp"), "model m names its environment by a path"),
-        (NAMED.replace("KIND_CPU", "KIND_GPU"), "model m needs a GPU: "),
+        (NAMED.replace("KIND_CPU", "KIND_GPU"), "model m, or one that it calls, is of KIND_GPU"),
         ('backend: "python"' + NAMED.partition("instance_group")[2].partition("}")[2],
          "model m: its config.pbtxt lacks inputs or outputs"),
     ],
