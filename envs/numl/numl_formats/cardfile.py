@@ -244,6 +244,11 @@ def _check_consistency(card: ModelCard) -> None:
         raise FormatError(f"weights.file is {card.weights.file!r}: expected a plain file name")
 
 
+def _is_text(value: Any) -> bool:
+    """Return whether this is a text that can be written as UTF-8; JSON may have half letters."""
+    return isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value)
+
+
 class _Fields:
     """The fields of a JSON object, each read exactly once."""
 
@@ -280,9 +285,9 @@ class _Fields:
 
     def text(self, name: str) -> str:
         value = self.value(name)
-        if not isinstance(value, str):
+        if not _is_text(value):
             raise self._wrong(name, value, "a string")
-        return value
+        return str(value)
 
     def pair(self, first: str, second: str) -> tuple[str, str]:
         found = self.text(first), self.text(second)
@@ -312,7 +317,7 @@ class _Fields:
 
     def names_in(self, value: Any, name: str, *, any_text: bool = False) -> tuple[str, ...]:
         fits = isinstance(value, list) and all(
-            isinstance(each, str) and (any_text or _NAME.fullmatch(each)) for each in value
+            _is_text(each) and (any_text or _NAME.fullmatch(each)) for each in value
         )
         if not fits or len(set(value)) < len(value) or not value:
             raise self._wrong(name, value, "a list of distinct names")

@@ -6,10 +6,17 @@ weights. In protobuf's text format, two texts one after the other are one messag
 
 from __future__ import annotations
 
+import hashlib
+import re
+
 from numl_formats.card import ModelCard
 from numl_formats.cardfile import card_of
 from numl_formats.contract import Tensor
 from numl_formats.errors import FormatError
+
+DIGEST = "config_sha256"
+"""The parameter by which a server says which configuration it has loaded."""
+_DIGEST = re.compile(rf'key: "{DIGEST}" value {{ string_value: "([0-9a-f]{{64}})"')
 
 
 def render_config(name: str, version: int, card: bytes, template: str) -> str:
@@ -28,6 +35,16 @@ def render_config(name: str, version: int, card: bytes, template: str) -> str:
         raise FormatError(f"model.json of {name}: {error}") from None
     versions = f"version_policy {{ specific {{ versions: {version} }} }}"
     return "\n".join([f"name: {_quoted(name)}", versions, of_card(said), template])
+
+
+def with_digest(config: str) -> str:
+    """Return a configuration that carries its own digest."""
+    return f"{config}\n{_parameter(DIGEST, hashlib.sha256(config.encode()).hexdigest())}\n"
+
+
+def digest_in(config: str) -> str:
+    """Return the digest that a configuration carries."""
+    return _DIGEST.findall(config)[-1]
 
 
 def of_card(card: ModelCard) -> str:

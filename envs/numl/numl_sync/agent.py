@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from numl_formats.errors import StatementError
-from numl_formats.published import Release
+from numl_formats.published import Model, Release
 from numl_formats.trust import refuse_expired
 from numl_sync.bucket import Bucket
 from numl_sync.errors import BucketError, ReleaseError
@@ -77,8 +77,6 @@ class Agent:
         # What to fall back to while the server has nothing, the newest first.
         self._older: list[Release] = []
         self._told: dict[str, float] = {}
-        # Of models that are given another configuration for a version that answers already.
-        self._config_before: dict[str, bytes] = {}
         state = self._trusted(mirror.read_state())
         known = state.wanted or state.serving
         self.status.published_release = known.number if known is not None else 0
@@ -188,18 +186,13 @@ class Agent:
             return
         self._loading_since = None
         self._templates.check(wanted)
+        self._mirror.make_room(wanted)
         models = wanted.models
         lacking = [name for name, model in models.items() if not self._mirror.has(name, model)]
         for name in lacking:
             self._mirror.fetch(self._read, name, models[name])
         versions = {name: self._mirror.assemble(name, models[name]) for name in lacking}
         self._check(list(versions.values()), self._ask)
-        self._config_before = {
-            name: config
-            for name, model in models.items()
-            if not self._mirror.is_configured(name, model, versions.get(name))
-            if (config := self._server.config(name)) is not None
-        }
         for name, version in versions.items():
             self._mirror.place(name, models[name], version)
         self._mirror.configure(wanted)
@@ -223,7 +216,7 @@ class Agent:
         now = self._clock()
         if self._loading_since is None:
             self._loading_since = now
-        loaded = {each: self._is_loaded(*each) for each in wanted.versions.items()}
+        loaded = {name: self._is_loaded(name, model) for name, model in wanted.models.items()}
         if None in loaded.values():
             self._silent_since = self._silent_since if self._silent_since is not None else now
             if now - self._silent_since >= REPEAT_S:
@@ -231,7 +224,7 @@ class Agent:
             self._loading_since = now  # loading has not started
             return
         self._silent_since = None
-        loading = {name: version for (name, version), done in loaded.items() if not done}
+        loading = {name: wanted.versions[name] for name, done in loaded.items() if not done}
         if not loading:
             self._loading_since = None
             self._told.pop("loading", None)
@@ -246,13 +239,12 @@ class Agent:
                 raise ReleaseError(words)
             self._tell("loading", words)
 
-    def _is_loaded(self, name: str, version: int) -> bool | None:
-        ready = self._server.is_ready(name, version)
-        before = self._config_before.get(name)
-        if ready and before is not None:
-            # A server that cannot use a configuration keeps the one it has.
-            return self._server.config(name) != before
-        return ready
+    def _is_loaded(self, name: str, model: Model) -> bool | None:
+        ready = self._server.is_ready(name, model.version)
+        if not ready:
+            return ready
+        # A server that cannot use a configuration keeps the one it has.
+        return self._server.loaded(name) in (None, self._mirror.digest(name, model))
 
     def _refuse_statement(self, error: StatementError) -> None:
         # Read it again: its signature may follow, or this host's clock be set right.

@@ -68,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="serve /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGINT, _end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end_unfinished if options.once else _end)
     try:
         location = _location(options.bucket, os.environ)
         templates = Templates(options.templates, Limits.of(os.environ))
@@ -146,6 +146,10 @@ def _say(line: str) -> None:
     plain = "".join(letter if letter.isprintable() else " " for letter in line)
     sys.stdout.write(f"sync: {plain}\n")
     sys.stdout.flush()
+
+
+def _end_unfinished(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def _end(*_signal: object) -> None:

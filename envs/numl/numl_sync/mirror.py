@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from numl_formats.config import digest_in
 from numl_formats.errors import FormatError
 from numl_formats.published import File, Model, Release
 from numl_formats.repository import CODE, CONFIG, NO_BYTECODE, later
@@ -106,15 +107,16 @@ class Mirror:
             for name, model in release.models.items()
         )
 
-    def is_configured(self, name: str, model: Model, files: Path | None = None) -> bool:
-        """Return whether the server is given the configuration of a model.
-
-        ``files`` None: of the version that is there.
-        """
+    def is_configured(self, name: str, model: Model) -> bool:
+        """Return whether the server is given the configuration of a model."""
         with suppress(OSError, UnicodeDecodeError, ReleaseError):
             there = (self.repository / name / CONFIG).read_text(encoding="utf-8")
-            return there == self._config(name, model, files)
+            return there == self._config(name, model)
         return False
+
+    def digest(self, name: str, model: Model) -> str:
+        """Return the digest in the configuration of a model whose version is there."""
+        return digest_in(self._config(name, model))
 
     def has(self, name: str, model: Model) -> bool:
         """Return whether a model's version is there, every file as it must be, and no other.
@@ -141,6 +143,13 @@ class Mirror:
                     return False
                 self._seen.add(seen)
         return True
+
+    def make_room(self, release: Release) -> None:
+        """Remove what was downloaded for another release."""
+        wanted = {file.sha256 for model in release.models.values() for file in model.files.values()}
+        for path in self._workshop().iterdir():
+            if path.name not in wanted:
+                _remove(path)
 
     def fetch(self, read: Read, name: str, model: Model) -> None:
         """Download a version's files, each from where it broke off.
@@ -225,8 +234,8 @@ class Mirror:
             folder = self.repository / name
             self._write(folder / CONFIG, self._config(name, model), later(folder))
 
-    def _config(self, name: str, model: Model, files: Path | None = None) -> str:
-        files = files or self.repository / name / str(model.version)
+    def _config(self, name: str, model: Model) -> str:
+        files = self.repository / name / str(model.version)
         return self._templates.config(name, model.version, files)
 
     def clear(self) -> None:
@@ -248,7 +257,8 @@ class Mirror:
             _remove(path)
 
     def _workshop(self) -> Path:
-        self._incoming.mkdir(exist_ok=True)  # somebody may have removed it, as it is mostly empty
+        # Somebody may have removed it, as it is mostly empty.
+        self._incoming.mkdir(parents=True, exist_ok=True)
         return self._incoming
 
     def _take_away(self, folder: Path) -> None:

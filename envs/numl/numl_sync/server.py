@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
+from numl_formats.config import DIGEST
 from numl_formats.inference import Answer, NoAnswerError, TritonHttp
 
 _LIMIT_S = 3.0
@@ -23,10 +26,17 @@ class Server:
         answer = self._get(f"/v2/models/{model}/versions/{version}/ready")
         return None if answer is None else answer.status == http.client.OK
 
-    def config(self, model: str) -> bytes | None:
-        """Return the configuration that a model was loaded with; None if unknown."""
+    def loaded(self, model: str) -> str | None:
+        """Return the digest in the configuration that a model was loaded with.
+
+        Empty if there is none in it; None if the server does not show it.
+        """
         answer = self._get(f"/v2/models/{model}/config")
-        return answer.body if answer is not None and answer.status == http.client.OK else None
+        if answer is None or answer.status != http.client.OK:
+            return None
+        with suppress(ValueError, LookupError, TypeError):
+            return str(json.loads(answer.body)["parameters"][DIGEST]["string_value"])
+        return ""
 
     def _get(self, path: str) -> Answer | None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from numl_formats.config import render_config
+from numl_formats.config import render_config, with_digest
 from numl_formats.errors import FormatError
 from numl_formats.limits import AS_BUILT, Limits
 from numl_formats.published import Release
@@ -47,6 +47,8 @@ class Templates:
     def config(self, name: str, version: int, files: Path) -> str:
         """Return the configuration that serves a version alone, given the folder of its files.
 
+        It carries its own digest: a server shows by it which one it has loaded.
+
         Raises:
             ReleaseError: Its card is none.
             OSError: It cannot be read.
@@ -54,6 +56,6 @@ class Templates:
         template = (self.folder / name / CONFIG).read_text(encoding="utf-8")
         try:
             card = (files / CARD_FILE).read_bytes()
-            return render_config(name, version, card, self.limits.apply(template))
+            return with_digest(render_config(name, version, card, self.limits.apply(template)))
         except FormatError as error:
             raise ReleaseError(str(error)) from None

@@ -43,6 +43,8 @@ def test_a_card_with_a_wrong_field_is_refused_by_its_name(tmp_path):
     cluster = {"output": "i", "embedding": "ox", "eps": 0.5, "min_samples": 5, "signal": None}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"surprise": 1}, "surprise is not a known field"),
+        ({"weights": content["weights"] | {"sha256": "\ud800"}}, "weights.sha256 is '\\\\ud800'"),
+        ({"heads": [hit | {"name": "a", "classes": ["\ud800", "b"]}]}, "classes is"),
         ({"network": network | {"kind": "nugraph9"}}, "network.kind is 'nugraph9'"),
         ({"network": network | {"iterations": 0}}, "network.iterations is 0"),
         ({"network": network | {"iterations": 1001}}, "iterations is 1001: expected .* to 1000"),

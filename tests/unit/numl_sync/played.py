@@ -23,7 +23,7 @@ from numl_sync.trust import Trust
 
 from numl_formats.card import Head
 from numl_formats.cardfile import dump_card, read_card
-from numl_formats.config import render_config
+from numl_formats.config import digest_in, render_config, with_digest
 from numl_formats.published import File, Model, Published, Release, published_release, rolled_back
 from numl_formats.statement import statement
 from numl_formats.trust import signature_path
@@ -65,7 +65,7 @@ def release(number: int, version: int, names: Sequence[str] = MODELS) -> Release
 
 @cache
 def config(name: str, version: int, template: str = TEMPLATE) -> str:
-    return render_config(name, version, card(version), template)
+    return with_digest(render_config(name, version, card(version), template))
 
 
 def sign(content: bytes, key: str = KEY) -> bytes:
@@ -157,29 +157,37 @@ class PlayedBucket:
 
 @dataclass
 class PlayedServer:
-    """Loads what its repository says, when asked, unless a version cannot be loaded."""
+    """Loads what its repository says, when asked, if it looks there and can load that."""
 
     repository: Path
     runs: bool = True
+    looks: bool = True
     cannot_load: set[tuple[str, int]] = field(default_factory=set)
     cannot_configure: set[str] = field(default_factory=set)
     asked: int = 0
+    has: dict[str, str] = field(default_factory=dict)
 
     def is_ready(self, model: str, version: int) -> bool | None:
         self.asked += 1
+        self._look()
         if not self.runs:
             return None
-        there = self.repository / model / "config.pbtxt"
         loads = (self.repository / model / str(version) / "weights.safetensors").exists()
         name_and_version = config(model, version, "").splitlines()[:2]
-        named = loads and there.read_text().splitlines()[:2] == name_and_version
+        named = loads and self.has.get(model, "").splitlines()[:2] == name_and_version
         return named and (model, version) not in self.cannot_load
 
-    def config(self, model: str) -> bytes | None:
-        if not self.runs or model in self.cannot_configure:
-            return b"before" if self.runs else None
-        there = self.repository / model / "config.pbtxt"
-        return there.read_bytes() if there.exists() else None
+    def loaded(self, model: str) -> str | None:
+        self._look()
+        return digest_in(self.has[model]) if self.runs and model in self.has else None
+
+    def _look(self) -> None:
+        if not self.runs:
+            self.has.clear()
+        elif self.looks:
+            there = {path.parent.name: path for path in self.repository.glob("*/config.pbtxt")}
+            kept = {name: self.has[name] for name in self.cannot_configure & self.has.keys()}
+            self.has = {name: path.read_text() for name, path in there.items()} | kept
 
 
 @dataclass

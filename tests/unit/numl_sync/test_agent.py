@@ -79,7 +79,45 @@ def test_another_configuration_of_the_same_version_is_seen_to_be_loaded(serving)
     serving.start()
     serving.run(2 * POLL_S)
     assert serving.agent.status.release == 2
-    assert serving.tree()["a/config.pbtxt"].endswith(b"max_batch_size: 0\n")
+    assert b"max_batch_size: 0\n" in serving.tree()["a/config.pbtxt"]
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_release_that_is_taken_back_before_it_is_loaded_leaves_the_one_before(serving, seconds):
+    serving.bucket.publish(2, 2)
+    serving.run(2 * POLL_S)
+    serving.server.looks = False
+    serving.bucket.publish(3, 3)
+    serving.run(2 * POLL_S + seconds)
+    assert serving.agent.status.release == 2
+    serving.bucket.roll_back()
+    serving.run(2 * POLL_S)
+    assert serving.said[-1] == "release 2 serves: a version 2, b version 2"
+    serving.server.looks = True
+    serving.run(LOAD_S + 2 * POLL_S)
+    assert serving.tree() == expected(2)
+    assert serving.agent.status.release == 2
+
+
+def test_a_configuration_that_somebody_changed_is_put_back_and_serves_on(serving):
+    path = serving.folder / "repository" / "a" / "config.pbtxt"
+    serving.server.looks = False  # or loads what is equal
+    path.write_text(f"# mine\n{path.read_text()}")
+    serving.run(LOAD_S + 2 * POLL_S)
+    assert serving.tree() == expected(1)
+    assert serving.agent.status.release == 1
+    assert not serving.agent.status.refused
+
+
+def test_what_was_downloaded_of_a_release_that_is_no_longer_wanted_makes_room(serving):
+    serving.bucket.publish(2, 2)
+    serving.bucket.breaks_after = serving.bucket.sent + 500
+    serving.run(2 * POLL_S)
+    serving.bucket.publish(3, 3)
+    serving.bucket.breaks_after = serving.bucket.sent + 100
+    serving.run(2 * POLL_S)
+    wanted = {file_of(content).sha256 for content in files(3).values()}
+    assert {path.name for path in (serving.folder / "incoming").iterdir()} <= wanted
 
 
 def test_other_weights_of_the_same_version_are_seen_to_be_loaded(serving):

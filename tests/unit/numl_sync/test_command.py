@@ -1,6 +1,9 @@
 """The agent's command line, and what reaches its log."""
 
+import signal
+
 import pytest
+from numl_sync.agent import Agent
 from numl_sync.command import main
 
 URL = "s3://http://127.0.0.1:9/models"
@@ -66,3 +69,11 @@ def test_a_floor_that_is_no_number_is_refused(least, tmp_path, monkeypatch, caps
     monkeypatch.setenv("NUML_VERIFY_SEQUENCE", least)
     assert main([URL, str(tmp_path), "--once"]) == 2
     assert capsys.readouterr().out.startswith("sync: NUML_VERIFY_SEQUENCE is '")
+
+
+@pytest.mark.parametrize(("once", "status"), [(("--once",), 128 + signal.SIGTERM), ((), 0)])
+def test_only_an_agent_that_runs_on_ends_well_by_a_signal(tmp_path, monkeypatch, once, status):
+    monkeypatch.setattr(Agent, "step", lambda _: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as caught:
+        main([URL, str(tmp_path), *once])
+    assert caught.value.code == status
