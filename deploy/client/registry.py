@@ -45,8 +45,9 @@ class Registry:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()  # a notebook may change to another
 
-    def enter(self, url: str, *, replaces: str = "") -> Entry:
-        entry = Entry(secrets.token_hex(4), url, replaces)
+    def enter(self, url: str, *, name: str = "", replaces: str = "") -> Entry:
+        """Enter a server, under a random name if it has none of its own."""
+        entry = Entry(name or secrets.token_hex(4), url, replaces)
         self.folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"url": entry.url, "replaces": entry.replaces})
         write_atomically(self._file(entry), text + "\n")

@@ -7,6 +7,7 @@ keeper to, which is a job on the submitting host.
 
 from __future__ import annotations
 
+import secrets
 import shlex
 import shutil
 import sys
@@ -27,7 +28,8 @@ from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import write_atomically
 from deploy.host.paths import deployments_folder
 
-_FILE, _SERVERS, _JOBS, _RENEWALS = "farm.json", "servers", "jobs", "renewals"
+_FILE, _SERVERS, _JOBS = "farm.json", "servers", "jobs"
+_RENEWALS, _RENEWED = "renewals", "renewed"
 _NUMLKIT = Path(sys.executable).with_name("numlkit")
 READY = "ready"
 _LOOK_S = 0.5
@@ -78,11 +80,11 @@ class Farm(BaseModel, frozen=True):
         """Return a job of so many servers; of the entry that it replaces, if it does.
 
         Args:
-            number: Of the job, among this farm's: its files' folder.
+            number: Of the job, among all that this farm submits: its files' folder.
         """
         beside = self._python("farm_server")
         command = [str(self.numlkit), "exec", "--quiet", *self.words, "--", *beside]
-        last = ['"$BEGUN"', replaces] if replaces else ['"$BEGUN"']
+        last = ['"$BEGUN"', f'{number}-"$TASK"', *filter(None, [replaces])]
         script = (
             f"cd {shlex.quote(str(self.place))}",
             f"exec {' '.join([shlex.join(command), *last])}",
@@ -110,7 +112,9 @@ class Farm(BaseModel, frozen=True):
         if self.system.beside:
             (self.folder / _RENEWALS / entry).touch()
         else:
-            self.system.submit(self.to_submit(1, f"renewal-{entry}", entry))
+            self.system.submit(self._renewal(entry))
+        with suppress(OSError):  # it is submitted all the same
+            self._renewed(entry).touch()
 
     def submit_renewals(self) -> None:
         """Submit what servers have asked the keeper for.
@@ -119,8 +123,21 @@ class Farm(BaseModel, frozen=True):
             KitError: The batch system refuses one; it can be tried again.
         """
         for asked in sorted(self.folder.glob(f"{_RENEWALS}/*")):
-            self.system.submit(self.to_submit(1, f"renewal-{asked.name}", asked.name))
+            self.system.submit(self._renewal(asked.name))
             asked.unlink()
+
+    def was_renewed(self, entry: str) -> bool:
+        """Return whether a job that replaces a server was submitted, or is asked for."""
+        with suppress(OSError):
+            return self._renewed(entry).exists()
+        return False
+
+    def _renewal(self, entry: str) -> Job:
+        # A submission that seems to fail may be taken all the same: each try is another job.
+        return self.to_submit(1, f"renewal-{entry}-{secrets.token_hex(2)}", entry)
+
+    def _renewed(self, entry: str) -> Path:
+        return self.folder / _RENEWED / entry
 
     def _python(self, module: str) -> list[str]:
         # -I: with -m alone, modules of the folder where it runs, which is the user's, come first.
@@ -138,7 +155,8 @@ class Farm(BaseModel, frozen=True):
         except ValueError:
             cause = f"farm {self.name}: a path in its words, or where they are typed, is not UTF-8"
             raise DeploymentError(cause, "rename it") from None
-        (self.folder / _RENEWALS).mkdir(parents=True, exist_ok=True)
+        for folder in (_RENEWALS, _RENEWED):
+            (self.folder / folder).mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / _FILE, text + "\n")
 
 

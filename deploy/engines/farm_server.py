@@ -1,12 +1,13 @@
 """What runs beside each server of a farm: enters it in the registry, and has it renewed.
 
-    python -m deploy.engines.farm_server NAME BEGUN [REPLACES]
+    python -m deploy.engines.farm_server NAME BEGUN TASK [REPLACES]
 
 ``numlkit exec`` starts it when the server is ready, and stops the server when it ends.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import signal
@@ -24,6 +25,8 @@ from deploy.host.errors import KitError
 
 log = logging.getLogger("numlkit.farm")
 _LOOK_S, _PAUSE_S = 1.0, 10.0
+_SUSPENDED_S = 300.0
+"""A pause so long (s) is no file system or batch system that answers late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,24 @@ def attend(
         sleep(times.drains)
 
 
+class Age:
+    """How long ago a job began (s), as its batch system counts.
+
+    It does not count while the job is suspended, and neither does a step of the clock. Each call
+    adds the time since the one before, unless that is too long for anything else.
+    """
+
+    def __init__(self, begun_ago: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._age, self._clock, self._seen = begun_ago, clock, clock()
+
+    def __call__(self) -> float:
+        now = self._clock()
+        if now - self._seen < _SUSPENDED_S:
+            self._age += now - self._seen
+        self._seen = now
+        return self._age
+
+
 @contextmanager
 def _going_on(what: str) -> Iterator[None]:
     """Log what a batch system or a file system refuses: the server is healthy all the same."""
@@ -113,18 +134,23 @@ def _going_on(what: str) -> Iterator[None]:
 
 
 def main(argv: Sequence[str]) -> int:
-    name, begun, replaces = [*argv, ""][:3]
+    name, begun, task, replaces = [*argv, ""][:4]
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     farm = read_farm(name)
     if farm is None:
         log.warning("farm %s has ended", name)
         return 0
+    # The same in a job that was requeued, after a node failed or another was preferred.
+    own = hashlib.sha256(task.encode()).hexdigest()[:8]
+    if farm.was_renewed(own):
+        log.warning("it began again, but another job is there, or comes, in its place")
+        return 0
     url = reachable(os.environ["NUML_GRPC_URL"], socket.gethostname())
-    entry = farm.registry.enter(url, replaces=replaces)
+    entry = farm.registry.enter(url, name=own, replaces=replaces)
     log.warning("serves at %s", url)
     try:
-        attend(farm, entry, lambda: time.time() - float(begun))
+        attend(farm, entry, Age(time.time() - float(begun)))
     finally:
         with _going_on("the registry cannot be left"):
             farm.registry.leave(entry)

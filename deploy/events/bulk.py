@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -29,6 +31,7 @@ from deploy.triton.config import WEIGHTS_DIGEST
 
 _WORK = ".numlkit-work-"
 _LOCK = ".lock"
+_ABANDONED_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,8 +240,14 @@ def _events(
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what runs that were killed have left in a folder of results."""
+    """Remove what runs that were killed have left in a folder of results.
+
+    Some file systems that hosts share have locks that others do not see (BeeGFS, Lustre and NFS as
+    they may be mounted): what a run elsewhere has left is removed if nobody touched it for a day.
+    """
     for name in {path.name.removesuffix(_LOCK) for path in folder.glob(f"{_WORK}*")}:
+        if not name.startswith(_own_work()) and _was_touched(folder / name):
+            continue
         # Another user's is theirs to remove.
         with suppress(PermissionError), unless_locked(folder / f"{name}{_LOCK}") as free:
             if free:
@@ -250,13 +259,26 @@ def _work_folder(folder: Path) -> Iterator[Path]:
     """Yield a new folder in ``folder``; those of runs that were killed are removed."""
     folder.mkdir(parents=True, exist_ok=True)
     remove_abandoned(folder)
-    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
+    work = Path(tempfile.mkdtemp(prefix=_own_work(), dir=folder))
     with naming(folder), locked(Path(f"{work}{_LOCK}")):
         work.mkdir(exist_ok=True)  # another run may have taken it for a killed one's
         try:
             yield work
         finally:
             _remove(work)
+
+
+def _own_work() -> str:
+    """Return how the work folders of this host begin."""
+    return f"{_WORK}{platform.node()}--"
+
+
+def _was_touched(work: Path) -> bool:
+    touched = [0.0]
+    for path in (work, Path(f"{work}{_LOCK}")):
+        with suppress(FileNotFoundError):
+            touched.append(path.stat().st_mtime)
+    return time.time() - max(touched) < _ABANDONED_S
 
 
 def _remove(work: Path) -> None:

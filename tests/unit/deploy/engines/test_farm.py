@@ -38,8 +38,9 @@ def test_a_job_starts_a_server_and_what_enters_it(farm):
     setup = ("BEGUN=$(date +%s)", "module load apptainer")
     needs = farm.settings.model_copy(update={"setup": setup})
     enter, folder = "cd '/home/me/my work'", farm.folder / "jobs"
-    assert farm.to_submit(3, "up-1") == Job(farm.job, 3, (enter, EXEC), folder / "up-1", needs)
-    renewal = Job(farm.job, 1, (enter, f"{EXEC} 0badcafe"), folder / "renewal-1", needs)
+    first, next_ = f'{EXEC} up-1-"$TASK"', f'{EXEC} renewal-1-"$TASK" 0badcafe'
+    assert farm.to_submit(3, "up-1") == Job(farm.job, 3, (enter, first), folder / "up-1", needs)
+    renewal = Job(farm.job, 1, (enter, next_), folder / "renewal-1", needs)
     assert farm.to_submit(1, "renewal-1", "0badcafe") == renewal
     assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
 
@@ -60,7 +61,7 @@ def test_a_job_s_time_begins_before_its_lines_of_setup(farm, tmp_path):
         update={"settings": settings, "numlkit": program, "place": tmp_path, "words": ()}
     )
     script = Slurm().render(here.to_submit(1, "up-1"))["job.sh"]
-    assert run_program(["/bin/sh", "-c", script]).stdout.splitlines()[-1].isdecimal()
+    assert run_program(["/bin/sh", "-c", script]).stdout.splitlines()[-2].isdecimal()
 
 
 def test_modules_in_the_folder_where_up_was_typed_are_not_run_on_the_nodes(farm, tmp_path):
@@ -197,7 +198,8 @@ def test_a_keeper_that_looks_while_it_is_asked_submits_one_job(kept, submitted, 
     monkeypatch.setattr(Path, "replace", looked_at)
     kept.renew("0badcafe")
     kept.submit_renewals()
-    assert [job.folder.name for job in submitted] == ["renewal-0badcafe"]
+    [job] = submitted
+    assert job.folder.name.startswith("renewal-0badcafe-")
 
 
 def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
@@ -274,9 +276,47 @@ def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):
     monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
     seen = []
     monkeypatch.setattr(farm_server, "attend", lambda farm, *_: seen.extend(farm.registry.urls()))
-    assert farm_server.main(["farm", "0"]) == 0
+    assert farm_server.main(["farm", "0", "up-1-0"]) == 0
     assert seen == ["grpc://node7:9001"]
     assert farm.registry.entries() == []
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["by itself", "by a keeper"])
+def test_a_job_that_began_again_after_it_asked_for_its_renewal_is_no_server_too_many(
+    farm, kept, monkeypatch, submitted, beside
+):
+    """As a batch system has it begin again: its node failed, or another job was preferred."""
+    asking = kept if beside else farm
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
+    entered: list[str] = []
+
+    def attends(farm, entry, _age):
+        entered.append(entry.name)
+        if len(entered) == 2:
+            farm.renew(entry.name)
+
+    monkeypatch.setattr(farm_server, "attend", attends)
+    for _ in range(3):
+        assert farm_server.main([asking.name, "0", "up-1-0"]) == 0
+    assert len(entered) == 2
+    assert len(set(entered)) == 1
+    if beside:
+        asking.submit_renewals()
+    assert [job.script[-1].split()[-1] for job in submitted] == [entered[0]]
+
+
+def test_a_renewal_that_is_submitted_twice_is_two_jobs(farm, submitted):
+    farm.renew("0badcafe")
+    farm.renew("0badcafe")
+    assert len({job.folder for job in submitted}) == 2
+
+
+def test_a_job_s_age_is_what_its_batch_system_counts():
+    now = [1000.0]
+    age = farm_server.Age(60.0, lambda: now[0])
+    for later, wanted in ((1, 61), (200, 261), (8 * 3600, 261), (1, 262)):  # suspended overnight
+        now[0] += later
+        assert age() == wanted
 
 
 @pytest.mark.parametrize(

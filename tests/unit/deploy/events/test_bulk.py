@@ -130,6 +130,17 @@ def test_what_another_user_s_run_has_left_is_passed_over(files, tmp_path, monkey
     assert all(path.exists() for path in theirs)
 
 
+@pytest.mark.parametrize("hours", [1, 25])
+def test_what_a_run_on_another_host_works_in_is_left_for_a_day(files, tmp_path, hours):
+    """Its lock may not be seen here."""
+    work = tmp_path / "out" / ".numlkit-work-elsewhere--abcdefgh"
+    work.mkdir(parents=True)
+    at = time.time() - 3600 * hours
+    os.utime(work, (at, at))
+    assert run(files, tmp_path / "out").done == FILES
+    assert work.exists() == (hours < 24)
+
+
 EVERY = [(number, 1, event) for number in range(FILES) for event in range(EVENTS)]
 
 
