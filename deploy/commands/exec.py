@@ -45,18 +45,19 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
     name = f"exec-{os.getpid()}-{secrets.token_hex(3)}"
     folder = DeploymentFolder(name)
     resolved = Resolved.of(load_deployment(options.file, {**overrides(options), "name": name}))
-    fetch_triton(resolved.deployment, console)
-    warnings = check_given(resolved)
     try:
+        fetch_triton(resolved.deployment, console)
+        warnings = check_given(resolved)
         # By this lock others see that what is half made is being made.
         with folder.starting():
             engine, _ = chosen(options, resolved, console)
             state = launch(engine, folder, console, warnings, parent=os.getpid())
     except DeploymentError:
         raise
-    except KitError as error:
-        error.remedy = _forget_failed(folder, error.remedy, options.log, console)
-        console.error(error)
+    except (KitError, OSError) as error:
+        told = describe_os_error(error) if isinstance(error, OSError) else error
+        told.remedy = _forget_failed(folder, told.remedy, options.log, console)
+        console.error(told)
         return FAILED
     except KeyboardInterrupt:
         _forget_failed(folder, None, options.log, console)

@@ -220,7 +220,7 @@ class DeploymentFolder:
         state = self.state()
         if state is not None and state.node != platform.node():
             cause = f"deployment {self.name} runs on {state.node}; this is {platform.node()}"
-            gone = f"remove {self.state_file} if that host is gone"
+            gone = f"remove {self.path} if that host is gone"
             raise DeploymentError(cause, f"run it there, use another --name here, or {gone}")
         return state
 

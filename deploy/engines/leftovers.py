@@ -12,6 +12,7 @@ A region of shared memory is unused if no process has it mapped, whichever serve
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import stat
@@ -131,8 +132,11 @@ def backend_processes() -> frozenset[ProcessId]:
 
 
 def taking_turns() -> AbstractContextManager[None]:
-    """Return the lock that is held while a server starts and makes its scratch folder."""
-    return locked(state_folder() / "start.lock")
+    """Return the lock that is held while a server starts and makes its scratch folder.
+
+    That is in this host's /tmp; the lock may lie where many hosts see it.
+    """
+    return locked(state_folder() / f"start-{platform.node()}.lock")
 
 
 def look_around() -> Surroundings:

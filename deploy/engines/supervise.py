@@ -201,12 +201,12 @@ class Supervisor:
             server = self._server
             assert server is not None
             excess = None
-            if time.monotonic() >= memory_due:
-                excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
-                if self._unwritten or not self._folder.state_file.exists():
-                    # Without it, commands would take the deployment for stopped.
-                    self._write_state()
             try:
+                if time.monotonic() >= memory_due:
+                    excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
+                    if self._unwritten or not self._folder.state_file.exists():
+                        # Without it, commands would take the deployment for stopped.
+                        self._write_state()
                 if not server.alive():
                     log.warning("the server died: %s", _why(server.output()))
                     self._replace()

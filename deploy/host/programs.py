@@ -1,5 +1,6 @@
 """Run other programs, patchelf and pip among them; none outlives this process."""
 
+import fcntl
 import os
 import platform
 import signal
@@ -44,12 +45,13 @@ def run(
             cwd=cwd,
             env=environment,
             stdin=subprocess.PIPE,
-            pipesize=_PIPE,
             stdout=output if line is None else subprocess.PIPE,
             stderr=errors,
             start_new_session=True,
         )
         assert process.stdin is not None
+        with suppress(OSError):  # who has many pipes may have no large ones
+            fcntl.fcntl(process.stdin, fcntl.F_SETPIPE_SZ, _PIPE)
         try:
             try:
                 with process.stdin as pipe:

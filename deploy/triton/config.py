@@ -3,6 +3,7 @@
 Source of the format: Triton's ``model_config.proto``.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -168,6 +169,15 @@ def served_versions(config: ModelConfig, names: Iterable[str]) -> tuple[int, ...
     if policy.HasField("specific"):
         return tuple(version for version in there if version in policy.specific.versions)
     return tuple(there[-(policy.latest.num_versions or 1) :])
+
+
+def taken_for(name: str) -> int | None:
+    """Return the version that Triton takes a folder for that is none; None if it does not.
+
+    It reads a number at the begin of a name, whatever follows; none with a leading zero.
+    """
+    found = re.match(r"\s*([+-]?[0-9]+)", name)
+    return None if found is None or name.isdecimal() or name[0] == "0" else int(found[1])
 
 
 def stub_count(config: ModelConfig, *, versions: int, gpus: int) -> int:

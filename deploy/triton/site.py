@@ -1,5 +1,6 @@
 """A site's own model repository, as Triton reads it and as a server sees it; never modified."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from deploy.triton.config import (
     ModelConfig,
     config_of,
     served_versions,
+    taken_for,
     uses_stubs,
 )
 from deploy.triton.response_cache import check_cache
@@ -172,6 +174,8 @@ def _served_files(
         if real == environment or path.name == NO_BYTECODE:
             return
         if real.is_file():
+            if not os.access(real, os.R_OK):
+                raise RepositoryError(f"{real}: you may not read it", "chmod a+r, or ask its owner")
             found[name] = real
         elif not real.is_dir():
             raise RepositoryError(f"{path}: a link to {real}, which is neither file nor folder")
@@ -182,6 +186,9 @@ def _served_files(
                 add(entry, f"{name}/{entry.name}", (*above, real))
 
     for entry in _entries(folder):
+        if (taken := taken_for(entry.name)) is not None and entry.is_dir():
+            cause = f"{entry}: Triton takes it for version {taken}"
+            raise RepositoryError(cause, "rename it: a name that begins with a letter")
         if served.get(entry.name, not entry.name.isdecimal()):
             add(entry, entry.name, (folder,))
     return found

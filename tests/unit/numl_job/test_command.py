@@ -1,5 +1,6 @@
 """A job's command at a terminal, and what becomes of the server's log."""
 
+import errno
 import os
 import pty
 import signal
@@ -191,3 +192,16 @@ def test_a_copy_of_the_fhicl_that_cannot_be_written_is_no_fault_of_the_command(
     assert module.main(["--fcl", str(fcl), "--", "cat", str(fcl)]) == 125
     assert capfd.readouterr().err == f"error: --fcl {folder}/job.fcl: Is a directory\n"
     assert stopped == [True]
+
+
+def test_what_a_full_quota_stops_is_no_status_of_the_command_and_leaves_nothing(
+    failing, monkeypatch, capfd
+):
+    def launch(_engine, folder, *_, **__):
+        (folder.path / "model_repository").mkdir(parents=True)
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "/home/me/x")
+
+    monkeypatch.setattr(module, "launch", launch)
+    assert module.main(["--", "true"]) == 125
+    assert capfd.readouterr().err.startswith("error: /home/me/x: Disk quota exceeded\n")
+    assert not list(failing.iterdir())

@@ -103,3 +103,13 @@ def test_models_that_a_check_can_load_itself_need_no_server(image, version):
         said = check.communicate(timeout=20)[0]
     assert said == ("" if version == "1" else "healthy\n")
     assert check.returncode == 0
+
+
+def test_a_folder_of_models_is_named_from_where_the_caller_is(image, tmp_path):
+    server = image / "tritonserver" / "bin" / "tritonserver"
+    write_program(server, 'printf "%s\\n" "$@"')
+    done = subprocess.run(
+        [image / "numl" / "bin" / "serve"], cwd=tmp_path, env=os.environ | {"NUML_MODELS": "mine"},
+        stdout=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert f"--model-repository={tmp_path / 'mine'}" in done.stdout.splitlines()

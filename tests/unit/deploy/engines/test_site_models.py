@@ -95,6 +95,31 @@ def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path, target):
         read_site_model(tmp_path, "m")
 
 
+@pytest.mark.parametrize(
+    ("name", "taken"), [("2_old", 2), ("3rdparty", 3), ("-1", -1), ("007", None), ("v2", None)]
+)
+def test_a_folder_that_triton_takes_for_a_version_is_named(tmp_path, name, taken):
+    folder = write_model(tmp_path, "m").parent / name
+    folder.mkdir()
+    (folder / "notes.txt").touch()
+    if taken is None:
+        assert read_site_model(tmp_path, "m").versions == (1,)
+        return
+    with pytest.raises(RepositoryError, match=f"^{folder}: Triton takes it for version {taken}$"):
+        read_site_model(tmp_path, "m")
+
+
+def test_a_file_that_may_not_be_read_is_named_before_a_start(tmp_path, monkeypatch):
+    """Played, as root may read all."""
+    weights = write_model(tmp_path, "m") / "weights.pt"
+    weights.touch()
+    monkeypatch.setattr(
+        "deploy.triton.site.os.access", lambda path, mode: path != weights or mode != os.R_OK
+    )
+    with pytest.raises(RepositoryError, match=f"^{weights}: you may not read it$"):
+        read_site_model(tmp_path, "m")
+
+
 @pytest.mark.parametrize(("config", "cause"), [
     ("nonsense", "not a model configuration"),
     ('name: "other"', "names its model 'other'"),

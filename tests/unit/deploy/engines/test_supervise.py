@@ -380,3 +380,19 @@ def test_a_state_file_that_somebody_removed_is_written_again(run):
     before = run.state
     run.folder.state_file.unlink()
     run.until(lambda state: state == before)
+
+
+def test_a_state_folder_that_nobody_can_look_into_for_a_moment_stops_no_server(run, monkeypatch):
+    exists, asked = Path.exists, threading.Event()
+
+    def fails(path: Path) -> bool:
+        if path != run.folder.state_file:
+            return exists(path)
+        asked.set()
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, "exists", fails)
+    assert asked.wait(60)
+    monkeypatch.setattr(Path, "exists", exists)
+    run.until(lambda state: state.phase == "ready")
+    assert (len(run.servers), run.state.restarts) == (1, 0)

@@ -1,5 +1,7 @@
 """Programs that a build runs: their reasons in one line, and no survivors."""
 
+import errno
+import fcntl
 import os
 import signal
 import socket
@@ -22,6 +24,17 @@ def test_the_output_is_returned():
 
 def test_what_it_reads_is_given_in_pieces():
     assert run(["cat"], failed="no cat", stdin=[b"one ", memoryview(b"two")]) == "one two"
+
+
+def test_a_user_who_may_have_no_large_pipes_runs_programs_all_the_same(monkeypatch):
+    """Played, as the system lets root have them."""
+
+    def refused(_file, command, _size):
+        assert command == fcntl.F_SETPIPE_SZ
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr("deploy.host.programs.fcntl.fcntl", refused)
+    assert run(["cat"], failed="no cat", stdin=[b"one"]) == "one"
 
 
 def test_lines_are_told_as_they_come():
