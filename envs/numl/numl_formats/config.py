@@ -44,7 +44,7 @@ def with_digest(config: str) -> str:
 
 def digest_in(config: str) -> str:
     """Return the digest that a configuration carries."""
-    return _DIGEST.findall(config)[-1]
+    return str(_DIGEST.findall(config)[-1])
 
 
 def of_card(card: ModelCard) -> str:
