@@ -149,12 +149,19 @@ def small_event(folder: Path) -> Path:
     return path
 
 
+def as_grpc(url: str) -> str:
+    """Return an address as tritonclient takes it, which waits for ever for any other."""
+    return url.removeprefix("grpc://")
+
+
 def parser() -> Parser:
     parser = Parser(
         prog="python3 scripts/benchmark_cpp.py", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("program", type=Path, help="numl-label, as clients/cpp/check builds it")
-    parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC (default: %(default)s)")
+    parser.add_argument(
+        "--url", type=as_grpc, default="127.0.0.1:8001", help="gRPC (default: %(default)s)"
+    )
     parser.add_argument("--model", default="nugraph3")
     parser.add_argument("--rounds", type=as_count, default=5, metavar="N")
     parser.add_argument("--requests", type=as_count, default=400, metavar="N", help="in each turn")
