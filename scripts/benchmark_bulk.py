@@ -60,7 +60,8 @@ CLIENTS, EVENTS = 8, 20
 SLICE_S, SERVER_S = 15.0, 3.0
 MARK = "NUMLKIT_BENCHMARK_BULK"
 """What a run and its jobs have in their environment, by which they are found."""
-JOBS = ("--engine", "slurm", "--jobs", "2")
+TASKS = 2
+JOBS = ("--engine", "slurm", "--jobs", str(TASKS))
 ALONE = "numlkit infer --into, the server on a core of its own"
 WAYS = {
     "numlkit infer --into": (),
@@ -168,7 +169,7 @@ def in_slices(folder: Path, files: int, flags: Sequence[str], url: str) -> Docum
                 with stopped():
                     server.append(server_rate(client, events))
                 stopped_s += time.monotonic() - stop
-                given += CLIENTS * (2 if flags else 1)
+                given += CLIENTS * (TASKS if flags else 1)
         taken = time.monotonic() - begun - stopped_s
     if status:
         raise subprocess.CalledProcessError(status, words)

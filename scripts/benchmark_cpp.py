@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
+from deploy.client.endpoint import Endpoint
 from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser
 from deploy.host.console import Console, Say
@@ -149,19 +150,12 @@ def small_event(folder: Path) -> Path:
     return path
 
 
-def as_grpc(url: str) -> str:
-    """Return an address as tritonclient takes it, which waits for ever for any other."""
-    return url.removeprefix("grpc://")
-
-
 def parser() -> Parser:
     parser = Parser(
         prog="python3 scripts/benchmark_cpp.py", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument("program", type=Path, help="numl-label, as clients/cpp/check builds it")
-    parser.add_argument(
-        "--url", type=as_grpc, default="127.0.0.1:8001", help="gRPC (default: %(default)s)"
-    )
+    parser.add_argument("--url", default="127.0.0.1:8001", help="gRPC (default: %(default)s)")
     parser.add_argument("--model", default="nugraph3")
     parser.add_argument("--rounds", type=as_count, default=5, metavar="N")
     parser.add_argument("--requests", type=as_count, default=400, metavar="N", help="in each turn")
@@ -178,20 +172,15 @@ def _compare(chosen: argparse.Namespace, say: Say) -> int:
     rates: list[float] = []
     cpus: list[float] = []
     over: list[float] = []
+    url = Endpoint.parse(chosen.url, protocol="grpc").address
     with tempfile.TemporaryDirectory() as folder:
         path = small_event(Path(folder))
         for _ in range(chosen.rounds):
-            rate, cpu, _ = cpp_client(
-                chosen.program, chosen.url, chosen.model, path, chosen.requests, 8
-            )
-            python_rate, python_cpu = python_clients(
-                chosen.url, chosen.model, path, chosen.requests
-            )
-            count, spent = server_time(chosen.url, chosen.model)
-            _, _, latency = cpp_client(
-                chosen.program, chosen.url, chosen.model, path, chosen.requests, 1
-            )
-            count_after, spent_after = server_time(chosen.url, chosen.model)
+            rate, cpu, _ = cpp_client(chosen.program, url, chosen.model, path, chosen.requests, 8)
+            python_rate, python_cpu = python_clients(url, chosen.model, path, chosen.requests)
+            count, spent = server_time(url, chosen.model)
+            _, _, latency = cpp_client(chosen.program, url, chosen.model, path, chosen.requests, 1)
+            count_after, spent_after = server_time(url, chosen.model)
             own = (spent_after - spent) / max(count_after - count, 1)
             rates.append(rate / python_rate)
             cpus.append(cpu / python_cpu)

@@ -151,13 +151,12 @@ class _Build:
             if request.python is None and request.wheels is None and own in (None, PYTHON):
                 fetch_if_reachable(say)
             self._environment = environment = _plan(request).make(say)
-            if request.site is not None:
-                for each in request.site.environments.values():
-                    each.make(say)
+            sites = tuple(request.site.environments.values()) if request.site is not None else ()
+            for each in sites:
+                each.make(say)
         # Of another image is known what its server needs, not what the image has.
         if request.triton.wheel and (request.base == "ngc" or request.wire is not None):
-            check_libc(environment, request.triton)
-            for each in request.site.environments.values() if request.site is not None else ():
+            for each in (environment, *sites):
                 check_libc(each, request.triton)
         with step("Triton", cache_folder()) as say:
             python = environment.lock.python

@@ -105,10 +105,6 @@ def subjects(text: str) -> set[str]:
     return {str(subject["digest"]["sha256"]) for subject in json.loads(text)["subject"]}
 
 
-def _of_component(part: Component) -> Resource:
-    return resource(part.name, part.sha256)
-
-
 def _source(source: Source) -> Resource:
     revision = source.revision.removesuffix(DIRTY)
     if revision == UNKNOWN:
@@ -267,7 +263,7 @@ class Ingredients:
             inputs.append(resource("base", image.digest, image.name))
             parameters |= {"base": request.base, "triton": request.triton.release}
             if request.site is not None:
-                inputs += map(_of_component, of_site_models(request.site))
+                inputs += [resource(p.name, p.sha256) for p in of_site_models(request.site)]
                 inputs += [
                     resource(f"environment {name}", each.digest)
                     for name, each in request.site.environments.items()

@@ -205,3 +205,14 @@ def test_what_a_full_quota_stops_is_no_status_of_the_command_and_leaves_nothing(
     assert module.main(["--", "true"]) == 125
     assert capfd.readouterr().err.startswith("error: /home/me/x: Disk quota exceeded\n")
     assert not list(failing.iterdir())
+
+
+def test_what_stops_a_start_before_there_is_a_folder_is_no_status_of_the_command(
+    failing, monkeypatch, capfd
+):
+    def refused(_):
+        raise LaunchError("no room")
+
+    monkeypatch.setattr(module, "check_given", refused)
+    assert module.main(["--", "true"]) == 125
+    assert capfd.readouterr().err == "error: no room\n"

@@ -6,15 +6,43 @@ from collections import Counter
 from types import SimpleNamespace
 
 import fake_triton
+import numpy as np
 import pytest
-from fake_triton import FakeRuntime
+from fake_triton import FakeRuntime, Request
 from numl_serving import triton
 from numl_serving.triton import TritonPythonModel
-from small_models import NUGRAPH3
+from small_models import NUGRAPH3, random_event
 
 OUTPUTS = [{"name": "x_filter_u", "dims": ["-1"]}, {"name": "x_semantic_u", "dims": ["-1", "3"]}]
 INPUTS = [{"name": tensor.name} for tensor in NUGRAPH3.schema.tensors]
 GPU = {"kind": "GPU"}
+MODES = [
+    {},
+    GPU,
+    GPU | {"batch_max_events": "4"},
+    GPU | {"batch_max_events": "4", "batch_max_wait_ms": "20"},
+]
+
+
+def request(first_id=1, hits=3, *, outputs=("x_filter_u", "x_semantic_u"), damage=None, **options):
+    tensors = random_event(0, hits).tensors()
+    tensors["hit_table_hit_id"] = np.arange(first_id, first_id + hits, dtype=np.int32)
+    if damage is not None:
+        tensors["hit_table_rms"] = tensors["hit_table_rms"].copy()
+        tensors["hit_table_rms"][damage] = np.nan
+    return Request(tensors, list(outputs), **options)
+
+
+def responses(model, requests):
+    """Pass requests through execute and return their responses, in either mode."""
+    if model._worker is None:
+        answers = model.execute(requests)
+    else:
+        for request in requests:  # one at a time, as the backend does
+            assert model.execute([request]) is None
+        answers = [request.answer() for request in requests]
+    assert len(answers) == len(requests)
+    return answers
 
 
 def arguments(tmp_path, *, inputs=INPUTS, outputs=OUTPUTS, kind="CPU", device_id="0", **parameters):
