@@ -4,7 +4,8 @@
 ``python3 scripts/benchmark_cpp.py NUML_LABEL --url ADDRESS`` lets numl-label, with 8 requests in
 flight on one connection, and 8 Python clients send the same small event to one server, in turns.
 Then numl-label sends one request at a time, and the server's own statistics say how much of that
-is its own. Other work on the machine slows all of them alike: trust the ratios.
+is its own; so does a bare call of gRPC, bytes for bytes: what that takes over the server's own
+time, no client can do without. Other work on the machine slows all of them alike: trust the ratios.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import closing
 
-from deploy.client.endpoint import Endpoint
+from deploy.client.endpoint import Endpoint, open_channel
+from deploy.client.load.connection import INFER, as_request
+from deploy.client.transport import TritonTransport
+from deploy.events.files import EventFile
 from deploy.host.cli import carry_out
 from deploy.host.command_line import Parser
 from deploy.host.console import Console, Say
@@ -126,6 +131,23 @@ def cpp_client(
     return told["events"] / told["seconds"], 1e3 * (cpu - start) / requests, told["mean_latency_ms"]
 
 
+def bare_call(endpoint: Endpoint, model: str, path: Path, requests: int) -> float:
+    """Return the mean latency in milliseconds of calls that send and get bytes, one at a time."""
+    import grpc
+
+    with closing(TritonTransport(endpoint, timeout=60)) as transport:
+        described = transport.describe(model)
+    with EventFile(path, described.inputs, described.optional) as file:
+        content = as_request(described, file.read(0).tensors)
+    with open_channel(grpc, endpoint) as channel:
+        ask = channel.unary_unary(INFER)
+        ask(content)  # connects
+        started = time.perf_counter()
+        for _ in range(requests):
+            ask(content)
+        return 1e3 * (time.perf_counter() - started) / requests
+
+
 def server_time(url: str, model: str) -> tuple[int, float]:
     """Return how many requests a model has answered, and their milliseconds in the server."""
     import tritonclient.grpc as triton
@@ -172,28 +194,38 @@ def _compare(chosen: argparse.Namespace, say: Say) -> int:
     rates: list[float] = []
     cpus: list[float] = []
     over: list[float] = []
-    url = Endpoint.parse(chosen.url, protocol="grpc").address
+    bare: list[float] = []
+    endpoint = Endpoint.parse(chosen.url, protocol="grpc")
+    url = endpoint.address
     with tempfile.TemporaryDirectory() as folder:
         path = small_event(Path(folder))
         for _ in range(chosen.rounds):
             rate, cpu, _ = cpp_client(chosen.program, url, chosen.model, path, chosen.requests, 8)
             python_rate, python_cpu = python_clients(url, chosen.model, path, chosen.requests)
-            count, spent = server_time(url, chosen.model)
+            before = server_time(url, chosen.model)
             _, _, latency = cpp_client(chosen.program, url, chosen.model, path, chosen.requests, 1)
-            count_after, spent_after = server_time(url, chosen.model)
-            own = (spent_after - spent) / max(count_after - count, 1)
+            between = server_time(url, chosen.model)
+            bare_latency = bare_call(endpoint, chosen.model, path, chosen.requests)
+            after = server_time(url, chosen.model)
+            own = _mean_ms(before, between)
             rates.append(rate / python_rate)
             cpus.append(cpu / python_cpu)
             over.append(latency - own)
+            bare.append(bare_latency - _mean_ms(between, after))
             say(
                 f"C++ {rate:.1f}/s, {cpu:.3f} ms CPU; Python {python_rate:.1f}/s, "
                 f"{python_cpu:.3f} ms CPU; one at a time {latency:.3f} ms, server {own:.3f} ms"
             )
     say(
         f"medians: rate x{statistics.median(rates):.2f}, CPU x{statistics.median(cpus):.3f}, "
-        f"over the server's own time {statistics.median(over):.3f} ms"
+        f"over the server's own time {statistics.median(over):.3f} ms, "
+        f"a bare call {statistics.median(bare):.3f} ms"
     )
     return 0
+
+
+def _mean_ms(before: tuple[int, float], after: tuple[int, float]) -> float:
+    return (after[1] - before[1]) / max(after[0] - before[0], 1)
 
 
 if __name__ == "__main__":

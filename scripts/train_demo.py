@@ -86,7 +86,15 @@ def main() -> int:
     def report(line: str) -> None:
         print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
 
-    # They take seconds to import, and a wrong flag is told without them.
+    events_out = (arguments.events_out.parent,) if arguments.events_out else ()
+    try:
+        for folder in (arguments.out, *events_out):  # before ten minutes of work
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        print(f"error: {e}", file=sys.stderr)
+        return 1
+    # They take seconds to import, and what is wrong with the flags is told without them.
     import torch
     from numl_demo import events as packaged
     from numl_demo import hdf5, simulate
@@ -96,10 +104,6 @@ def main() -> int:
     scratch = tempfile.TemporaryDirectory()
     tempfile.tempdir = scratch.name  # where PyTorch Geometric leaves files for good
     try:
-        events_out = (arguments.events_out.parent,) if arguments.events_out else ()
-        for folder in (arguments.out, *events_out):  # before ten minutes of work
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
         lay_beside(nugraph25())
         from numl_demo import publish, train
 

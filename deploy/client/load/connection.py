@@ -16,7 +16,7 @@ from deploy.client.transport import ServedModel, triton_reason
 from deploy.host.errors import ClientError
 from numl_formats.golden import GoldenEvent, difference
 
-_INFER = "/inference.GRPCInferenceService/ModelInfer"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 LATE = "DEADLINE_EXCEEDED"
 AGAIN = ("UNAVAILABLE", "RESOURCE_EXHAUSTED", LATE)
 """The statuses of gRPC after which clients send a request again."""
@@ -96,7 +96,7 @@ class Connections:
         for _ in range(self._count):
             channel = open_channel(aio, self._endpoint, ("grpc.use_local_subchannel_pool", 1))
             self._channels.append(channel)
-            self._calls.append(channel.unary_unary(_INFER))
+            self._calls.append(channel.unary_unary(INFER))
         return self
 
     async def __aexit__(self, *_: object) -> None:
