@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from deploy.client.transport import BusyError, ServedModel
-from deploy.host.errors import NoAnswerError, RequestError, ServerAwayError
+from deploy.host.errors import NoAnswerError, NoTritonError, RequestError, ServerAwayError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -85,6 +86,16 @@ class Balancer:
             self._in_flight[chosen] += 1
             return chosen
 
+    def take_each(self) -> Iterator[int]:
+        """Yield the servers that are not away, each for a request."""
+        self._look()
+        for server in range(len(self._in_flight)):
+            with self._lock:
+                if server not in self._there or self._away_until[server] > time.monotonic():
+                    continue
+                self._in_flight[server] += 1
+            yield server
+
     def give_back(self, server: int, *, away: bool) -> None:
         """Note the end of a request, and whether the server could not be reached."""
         with self._lock:
@@ -108,9 +119,6 @@ class PooledTransport:
     def describe(self, model: str) -> ServedModel:
         return self._ask(lambda transport: transport.describe(model))
 
-    def parameters(self, model: str) -> dict[str, str]:
-        return self._ask(lambda transport: transport.parameters(model))
-
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
         """Ask a server, and others if it is away.
 
@@ -119,30 +127,45 @@ class PooledTransport:
         """
         return self._ask(lambda transport: transport.infer(model, tensors))
 
+    def ask_each(self, call: Callable[[Transport], T]) -> list[T]:
+        """Ask all servers; those that are away, or do not say, are left out."""
+        answers = []
+        for server in self._balancer.take_each():
+            with suppress(NoTritonError, RequestError, ServerAwayError):
+                answers.append(self._ask_one(server, call))
+        return answers
+
     def _ask(self, call: Callable[[Transport], T]) -> T:
         tried: list[int] = []
         refusal: ServerAwayError | None = None
         while (server := self._balancer.take(tried)) is not None:
-            away = True
             try:
-                if server not in self._transports:
-                    self._transports[server] = self._connect(server)
-                answer = call(self._transports[server])
-                away = False
-                return answer
+                return self._ask_one(server, call)
             except ServerAwayError as error:
                 refusal = error
-                if not isinstance(error, BusyError):
-                    self._close(server)  # the next one is opened, and looked at, anew
-            except RequestError as error:
-                # One that hangs has the fewest in flight: it would get the next ones, too.
-                away = isinstance(error, NoAnswerError)
-                raise
-            finally:
-                self._balancer.give_back(server, away=away)
             tried.append(server)
         assert refusal is not None  # there is a first try
         raise refusal
+
+    def _ask_one(self, server: int, call: Callable[[Transport], T]) -> T:
+        """Ask a server that was taken, and give it back."""
+        away = True
+        try:
+            if server not in self._transports:
+                self._transports[server] = self._connect(server)
+            answer = call(self._transports[server])
+            away = False
+            return answer
+        except ServerAwayError as error:
+            if not isinstance(error, BusyError):
+                self._close(server)  # the next one is opened, and looked at, anew
+            raise
+        except RequestError as error:
+            # One that hangs has the fewest in flight: it would get the next ones, too.
+            away = isinstance(error, NoAnswerError)
+            raise
+        finally:
+            self._balancer.give_back(server, away=away)
 
     def _close(self, server: int) -> None:
         transport = self._transports.pop(server, None)

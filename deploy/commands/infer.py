@@ -161,6 +161,7 @@ def _label_files(options: argparse.Namespace, client: Client, console: Console) 
             client.model,
             client.url,
             client.connect,
+            client.refuse_other_weights,
             concurrency=options.concurrency,
             progress=lambda p: advance(p.done, p.files, counted(p.events, "event")),
         )

@@ -13,7 +13,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from deploy.events.graphs import open_events
 from deploy.events.inference import Answer, Failure, infer, read_event
 from deploy.events.results import ResultsWriter
 from deploy.events.tables import EventFileError
-from deploy.host.errors import ClientError, KitError
+from deploy.host.errors import ClientError
 from deploy.host.files import locked, naming, remove_folder, sha256_of, unless_locked
 from deploy.triton.config import WEIGHTS_DIGEST
 
@@ -91,11 +91,12 @@ def label_files(
     model: ServedModel,
     url: str,
     connect: Callable[[], Transport],
+    check: Callable[[], None],
     *,
     concurrency: int,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> Progress:
-    """Label the files that are not done yet.
+    """Label the files that are not done yet; ``check`` raises what forbids to keep an answer.
 
     Raises:
         ClientError: Two files have one name, or the folder has results of others.
@@ -103,7 +104,7 @@ def label_files(
     """
     check_names(files, folder)
     state = Progress(len(files))
-    with _work_folder(folder) as work, ExitStack() as open_writer, closing(connect()) as asked:
+    with _work_folder(folder) as work, ExitStack() as open_writer:
         todo = [path for path in files if not is_done(path, folder, model)]
         state.done = state.skipped = len(files) - len(todo)
         progress(state)
@@ -120,10 +121,10 @@ def label_files(
                 if outcome.unread is not None:
                     state.left.append(outcome.unread)
                     whole = False
+                check()
                 writer.complete = whole
                 open_writer.close()
                 if whole:
-                    _refuse_other_weights(asked, model)
                     _keep(work / path.name, outcome, folder, model, (events, failed, hits))
                     state.done += 1
             elif isinstance(outcome, Failure) and not outcome.refused:
@@ -176,17 +177,6 @@ def read_record(path: Path) -> Record | None:
     except (ValueError, TypeError):
         remedy = "remove it if infer --into wrote it, or name another folder"
         raise ClientError(f"{path}: not a record of this kit", remedy) from None
-
-
-def _refuse_other_weights(asked: Transport, model: ServedModel) -> None:
-    """Raise ClientError if the weights were replaced while the connections stayed open."""
-    try:
-        now = asked.parameters(model.name).get(WEIGHTS_DIGEST, "")
-    except KitError:  # it is away, or starting: who connects anew is told
-        return
-    if now not in ("", weights_of(model)):
-        cause = f"the servers were given other weights than {model.name} had before"
-        raise ClientError(cause, "write what is left to another folder")
 
 
 def weights_of(model: ServedModel) -> str:

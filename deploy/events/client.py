@@ -91,6 +91,7 @@ class Client:
         self._next_look, self._looking = time.monotonic() + _LOOK_S, threading.Lock()
         self._balancer = Balancer(len(self.endpoints), self._look)
         self._weights = ""  # until the model is known, any will do
+        self._has_others = False
         self.model = describe(self.connect, model, self.endpoints[0])
         self._weights = weights_of(self.model)
         self._stopped = threading.Event()
@@ -160,6 +161,17 @@ class Client:
             for index in range(len(file)):
                 yield read_event(file, index)
 
+    def refuse_other_weights(self) -> None:
+        """Raise ClientError if a server was given other weights, under open connections too.
+
+        Of one that is away, whoever connects anew finds out.
+        """
+        for found in self._connected().ask_each(lambda each: each.parameters(self.model.name)):
+            self._has_others |= self._differ(found)
+        if self._has_others:
+            cause = f"the servers were given other weights than {self.model.name} had before"
+            raise ClientError(cause, "write what is left to another folder")
+
     def close(self) -> None:
         """End what is in flight, a `label_all` too, and close all connections."""
         self._stopped.set()
@@ -210,15 +222,24 @@ class Client:
         """Return a new connection; ClientError if the server has other weights than the model."""
         endpoint = self.endpoints[server]
         transport = TritonTransport(endpoint, timeout=self.timeout)
-        if self._weights:
-            try:
-                found = transport.parameters(self.model.name).get(WEIGHTS_DIGEST, self._weights)
-                if found != self._weights:
-                    cause = f"{endpoint.url} serves other weights than {self.model.name} had before"
-                    raise ClientError(cause, "ask servers with the same weights in one run")
-            except BaseException:
-                transport.close()
-                raise
+        try:
+            if self._weights and self._differ(transport.parameters(self.model.name)):
+                self._has_others = True
+                cause = f"{endpoint.url} serves other weights than {self.model.name} had before"
+                raise ClientError(cause, "ask servers with the same weights in one run")
+        except BaseException:
+            transport.close()
+            raise
+        return transport
+
+    def _differ(self, parameters: Mapping[str, str]) -> bool:
+        return self._weights not in ("", parameters.get(WEIGHTS_DIGEST, self._weights))
+
+    def _connected(self) -> PooledTransport:
+        """Return this thread's own connections: those of HTTP cannot be used by another."""
+        if not hasattr(self._own, "transport"):
+            self._own.transport = self.connect()
+        transport: PooledTransport = self._own.transport
         return transport
 
     def _submit(self, event: Event) -> Future[Labelled]:
@@ -233,10 +254,7 @@ class Client:
     def _label(self, event: EventTensors) -> Labelled:
         if self._stopped.is_set():
             raise ClientError(_CLOSED)
-        # HTTP's connections cannot be used by a thread other than the one that opened them.
-        if not hasattr(self._own, "transport"):
-            self._own.transport = self.connect()
-        transport: PooledTransport = self._own.transport
+        transport = self._connected()
         try:
             answer = ask(transport, self.model, event, self._stopped, patience=self.patience)
         except KitError:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,6 +23,7 @@ import pytest
 from deploy.client.transport import ServedModel
 from deploy.events import bulk
 from deploy.events.bulk import Progress, label_files
+from deploy.events.client import Client
 from deploy.events.files import EventFile
 from deploy.events.merging import merge
 from deploy.events.tables import EventFileError
@@ -67,8 +68,13 @@ def files(tmp_path_factory):
     return paths
 
 
-def run(files: list[Path], into: Path, server: type[Server] = Server) -> Progress:
-    return label_files(files, into, MODEL, "http://x", server, concurrency=2)
+def run(
+    files: list[Path],
+    into: Path,
+    server: type[Server] = Server,
+    check: Callable[[], None] = lambda: None,
+) -> Progress:
+    return label_files(files, into, MODEL, "http://x", server, check, concurrency=2)
 
 
 def labelled(into: Path) -> list[tuple[int, ...]]:
@@ -100,20 +106,66 @@ def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
     assert "--out" not in str(caught.value.remedy)
 
 
-def test_weights_that_are_replaced_under_open_connections_label_no_file(
-    files, tmp_path, monkeypatch
-):
-    known, asked = [MODEL] * 3, replace(MODEL, parameters={"weights_sha256": "1" * 64})
-    monkeypatch.setattr(Server, "describe", lambda *_: known.pop() if known else asked)
-    with pytest.raises(ClientError, match="were given other weights than nugraph3 had before"):
-        run(files, tmp_path / "out")
+def test_a_file_whose_answers_are_forbidden_is_not_kept_and_those_before_are(files, tmp_path):
+    allowed = iter(range(3))
+
+    def check() -> None:
+        if next(allowed, None) is None:
+            raise ClientError("other weights")
+
+    with pytest.raises(ClientError, match="other weights"):
+        run(files, tmp_path / "out", check=check)
     assert len(list((tmp_path / "out").glob("*.json"))) == 3
-    monkeypatch.setattr(Server, "describe", away)
-    assert run(files, tmp_path / "out").done == FILES
 
 
-def away(*_: object) -> ServedModel:
-    raise ServerAwayError("it starts")
+class Replaced(Server):
+    """The one named two has ``then`` in place of its weights once asked, its connections open."""
+
+    weights: ClassVar[dict[str, str]] = {}
+    then: ClassVar[str] = "1" * 64
+    pause = 0.01  # so that both are asked
+
+    def parameters(self, model: str) -> dict[str, str]:
+        if (found := self.weights[self.endpoint.host]) == "away":
+            raise ServerAwayError("it starts")
+        return {**MODEL.parameters, "weights_sha256": found}
+
+    def describe(self, model: str) -> ServedModel:
+        return replace(MODEL, parameters=self.parameters(model))
+
+    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        if self.endpoint.host == "two":
+            self.weights["two"] = self.then
+        return super().infer(model, tensors)
+
+
+@pytest.fixture
+def replaced(monkeypatch):
+    monkeypatch.setattr("deploy.events.client.TritonTransport", Replaced)
+    monkeypatch.setattr(Replaced, "weights", {"one": "0" * 64, "two": "0" * 64})
+    return Replaced
+
+
+def label_with(client: Client, files: list[Path], into: Path) -> Progress:
+    arguments = (client.model, client.url, client.connect, client.refuse_other_weights)
+    return label_files(files, into, *arguments, concurrency=2)
+
+
+@pytest.mark.parametrize("urls", [["grpc://two"], ["grpc://one", "grpc://two"]], ids=len)
+def test_weights_that_a_server_is_given_while_the_first_file_is_labelled_end_the_run(
+    urls, files, tmp_path, replaced
+):
+    with Client(*urls) as client, pytest.raises(ClientError, match="other weights than nugraph3"):
+        label_with(client, files, tmp_path)
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_server_that_is_away_when_a_file_is_done_costs_no_file(
+    files, tmp_path, replaced, monkeypatch
+):
+    monkeypatch.setattr(replaced, "then", "away")
+    with Client("grpc://one", "grpc://two") as client:
+        assert label_with(client, files, tmp_path).done == FILES
 
 
 def test_what_another_user_s_run_has_left_is_passed_over(files, tmp_path, monkeypatch):
@@ -302,7 +354,7 @@ def test_results_of_other_weights_or_inputs_are_not_mixed(files, tmp_path):
     run(files[:1], tmp_path / "out")
     other = replace(MODEL, parameters={"weights_sha256": "1" * 64})
     with pytest.raises(ClientError, match="other weights"):
-        label_files(files[:1], tmp_path / "out", other, "", Server, concurrency=1)
+        label_files(files[:1], tmp_path / "out", other, "", Server, lambda: None, concurrency=1)
     copy = tmp_path / files[0].name
     copy.write_bytes(files[1].read_bytes())
     with pytest.raises(ClientError, match="results of another"):
@@ -338,7 +390,7 @@ def test_merged_results_have_every_attribute_of_a_results_file(files, tmp_path):
                 del file[table][name]
                 file[table][name] = dataset[:0]
     for path, url in ((files[0], "http://x"), (empty, "http://y"), (files[1], "http://x")):
-        label_files([path], out, MODEL, url, Server, concurrency=2)
+        label_files([path], out, MODEL, url, Server, lambda: None, concurrency=2)
     merge(out, tmp_path / "all.h5")
     with h5py.File(tmp_path / "all.h5") as merged, h5py.File(out / files[1].name) as one:
         assert dict(merged.attrs) == {**one.attrs, "endpoint": "http://y, http://x"}
