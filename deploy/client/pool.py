@@ -30,11 +30,15 @@ class Transport(Protocol):
 
     def describe(self, model: str) -> ServedModel: ...
 
-    def parameters(self, model: str) -> dict[str, str]: ...
-
     def infer(self, model: ServedModel, tensors: Mapping[str, NDArray[Any]]) -> dict[str, Any]: ...
 
     def close(self) -> None: ...
+
+
+class Connection(Transport, Protocol):
+    """A connection to one server."""
+
+    def parameters(self, model: str) -> dict[str, str]: ...
 
 
 class Balancer:
@@ -112,9 +116,9 @@ class Balancer:
 class PooledTransport:
     """A thread's connections to the servers of a balancer, opened by their numbers."""
 
-    def __init__(self, balancer: Balancer, connect: Callable[[int], Transport]) -> None:
+    def __init__(self, balancer: Balancer, connect: Callable[[int], Connection]) -> None:
         self._balancer, self._connect = balancer, connect
-        self._transports: dict[int, Transport] = {}
+        self._transports: dict[int, Connection] = {}
 
     def describe(self, model: str) -> ServedModel:
         return self._ask(lambda transport: transport.describe(model))
@@ -127,7 +131,7 @@ class PooledTransport:
         """
         return self._ask(lambda transport: transport.infer(model, tensors))
 
-    def ask_each(self, call: Callable[[Transport], T]) -> list[T]:
+    def ask_each(self, call: Callable[[Connection], T]) -> list[T]:
         """Ask all servers; those that are away, or do not say, are left out."""
         answers = []
         for server in self._balancer.take_each():
@@ -135,7 +139,7 @@ class PooledTransport:
                 answers.append(self._ask_one(server, call))
         return answers
 
-    def _ask(self, call: Callable[[Transport], T]) -> T:
+    def _ask(self, call: Callable[[Connection], T]) -> T:
         tried: list[int] = []
         refusal: ServerAwayError | None = None
         while (server := self._balancer.take(tried)) is not None:
@@ -147,7 +151,7 @@ class PooledTransport:
         assert refusal is not None  # there is a first try
         raise refusal
 
-    def _ask_one(self, server: int, call: Callable[[Transport], T]) -> T:
+    def _ask_one(self, server: int, call: Callable[[Connection], T]) -> T:
         """Ask a server that was taken, and give it back."""
         away = True
         try:
