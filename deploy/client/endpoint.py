@@ -30,6 +30,13 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 
+# Debian's and Ubuntu's, Red Hat's, and SUSE's, as clients/cpp/src/channel.cpp has them.
+_HOST_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
@@ -144,7 +151,11 @@ def trusted_file(endpoint: Endpoint) -> str | None:
     own = os.environ.get("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
     if endpoint.protocol == "grpc" and own:
         return own
-    return ssl.get_default_verify_paths().cafile
+    known = ssl.get_default_verify_paths().cafile
+    if known is None and endpoint.protocol == "grpc":
+        # Python may know only a folder of them, which gRPC cannot read.
+        return next((path for path in _HOST_BUNDLES if Path(path).is_file()), None)
+    return known
 
 
 def channel_options(endpoint: Endpoint) -> list[tuple[str, Any]]:

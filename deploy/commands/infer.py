@@ -11,7 +11,7 @@ from typing import Any
 from deploy.client.asked import add_server_options, asked_endpoints
 from deploy.deployment.deployment import load_deployment
 from deploy.deployment.options import tls_files
-from deploy.events.bulk import Progress, label_files
+from deploy.events.bulk import Progress, label_files, weights_of
 from deploy.events.client import Client
 from deploy.events.display import check_folder
 from deploy.events.grouping import EventId
@@ -171,7 +171,7 @@ def _label_files(options: argparse.Namespace, client: Client, console: Console) 
 def _submit(options: argparse.Namespace, console: Console) -> int:
     """Have batch jobs label the files."""
     settings = load_settings(options.engine, {"jobs": options.jobs})
-    model = None
+    weights = None
     words = [*_NUMLKIT, "infer", "--quiet", "--into", str(options.into.absolute())]
     words += ["--model", options.model, "--concurrency", str(options.concurrency)]
     words += ["--timeout", f"{options.timeout:g}"]
@@ -184,7 +184,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     else:
         endpoints = asked_endpoints(options)
         with Client(*endpoints, model=options.model, timeout=options.timeout) as client:
-            model = client.model
+            weights = weights_of(client.model)
         if options.servers is not None:
             words += ["--servers", str(options.servers.absolute())]
         else:
@@ -192,7 +192,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         for flag, path in tls_files(options).items():
             words += [f"--{flag}", str(path.absolute())] if path is not None else []
     folder = options.into
-    campaign = Campaign(tuple(options.files), folder, tuple(words), settings, model)
+    files = tuple(options.files)
+    campaign = Campaign(files, folder, tuple(words), settings, options.model, weights)
     if options.dry_run:
         rendered = preview(campaign)
         for name, text in rendered.items():
@@ -223,6 +224,8 @@ def _summary(found: Progress, into: Path, console: Console) -> int:
     for failure in found.left[:_SHOWN_FAILURES]:
         reason = failure.reason.removeprefix(f"{failure.source}: ")
         console.line(f"left: {failure.source}: {reason}")
+    if (more := len(found.left) - _SHOWN_FAILURES) > 0:
+        console.line(f"and {more:,} more (--json lists all)")
     console.line(
         f"{found.done:,} of {counted(found.files, 'file')} done in {into}, "
         f"{found.skipped:,} of them before; {counted(found.events, 'event')}, "
@@ -242,7 +245,7 @@ def _summary(found: Progress, into: Path, console: Console) -> int:
 def _same(one: Path, other: Path) -> bool:
     if one.exists() and other.exists():
         return one.samefile(other)
-    return one.resolve() == other.resolve()
+    return os.path.realpath(one) == os.path.realpath(other)  # resolve() raises for a link to itself
 
 
 def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:

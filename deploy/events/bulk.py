@@ -103,33 +103,33 @@ def label_files(
         ServerLostError: The servers stay away; what was done stays.
     """
     check_names(files, folder)
-    state = Progress(len(files))
+    state, weights = Progress(len(files)), weights_of(model)
     with _work_folder(folder) as work, ExitStack() as open_writer:
-        todo = [path for path in files if not is_done(path, folder, model)]
+        todo = [path for path in files if not is_done(path, folder, model.name, weights)]
         state.done = state.skipped = len(files) - len(todo)
         progress(state)
         writer: ResultsWriter | None = None
-        path, events, failed, hits, whole = Path(), 0, 0, 0, True
+        path, events, failed, hits = Path(), 0, 0, 0
+        left: Failure | None = None  # the first reason to leave a file
         for outcome in infer(_events(todo, model), model, connect, concurrency=concurrency):
             if isinstance(outcome, _Begin):
-                path, events, failed, hits, whole = outcome.path, 0, 0, 0, True
+                path, events, failed, hits, left = outcome.path, 0, 0, 0, None
                 writer = ResultsWriter(work / path.name, model, url)
                 open_writer.enter_context(writer)
                 continue
             assert writer is not None
             if isinstance(outcome, _End):
-                if outcome.unread is not None:
-                    state.left.append(outcome.unread)
-                    whole = False
                 check()
-                writer.complete = whole
+                left = left or outcome.unread
+                writer.complete = left is None
                 open_writer.close()
-                if whole:
+                if left is None:
                     _keep(work / path.name, outcome, folder, model, (events, failed, hits))
                     state.done += 1
+                else:
+                    state.left.append(left)
             elif isinstance(outcome, Failure) and not outcome.refused:
-                state.left.append(outcome)
-                whole = False
+                left = left or outcome
             elif isinstance(outcome, Failure):
                 writer.fail(outcome)
                 failed, state.failed = failed + 1, state.failed + 1
@@ -141,16 +141,22 @@ def label_files(
     return state
 
 
-def is_done(path: Path, folder: Path, model: ServedModel | None) -> bool:
+def is_done(path: Path, folder: Path, model: str, weights: str | None) -> bool:
     """Return whether a file's results are there; ClientError if they are of something else.
 
-    ``model`` None: of any model.
+    ``weights`` None: of any.
     """
     record = read_record(folder / record_name(path))
-    if record is None or not (folder / path.name).is_file():
+    if record is None:
         return False
-    if model is not None and (record.model, record.weights) != (model.name, weights_of(model)):
-        cause = f"{folder} has results of {record.model} with other weights: {path.name}"
+    if record.file != path.name:
+        cause = f"{folder / record_name(path)} is of {record.file}, not of {path.name}"
+        raise ClientError(cause, "rename one, or write to another folder")
+    if not (folder / path.name).is_file():
+        return False
+    if record.model != model or weights not in (None, record.weights):
+        others = "" if record.model != model else " with other weights"
+        cause = f"{folder} has results of {record.model}{others}: {path.name}"
         raise ClientError(cause, "write to another folder")
     try:
         facts = path.stat()

@@ -98,16 +98,14 @@ def infer(
     stopped = threading.Event() if stop is None else stop
     work: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
     arguments = (work, model, connect, stopped, patience)
-    threads = [
-        threading.Thread(target=_serve, args=arguments, daemon=True) for _ in range(concurrency)
-    ]
-    for thread in threads:
-        thread.start()
+    threads: list[threading.Thread] = []
     broken: list[Exception] = []
     source = _until_broken(events, broken)
     window: deque[_Asked | P] = deque()
     given_up = 0
     try:
+        while len(threads) < concurrency:
+            threads.append(_started(threading.Thread(target=_serve, args=arguments, daemon=True)))
         while not stopped.is_set():
             while len(window) < 2 * concurrency and (item := next(source, None)) is not None:
                 if isinstance(item, EventTensors):
@@ -145,6 +143,15 @@ def infer(
         for _ in threads:
             work.put(None)
         _join(threads)
+
+
+def _started(thread: threading.Thread) -> threading.Thread:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        cause = "no more threads can be started here"
+        raise KitError(cause, "fewer requests at once: a smaller --concurrency") from error
+    return thread
 
 
 def _join(threads: Sequence[threading.Thread]) -> None:

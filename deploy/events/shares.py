@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.client.transport import ServedModel
 from deploy.events.bulk import (
     Progress,
     Record,
@@ -44,14 +43,16 @@ class Campaign:
 
     Attributes:
         command: The words that label files and write to ``folder``, but for the files' names.
-        model: What labels them; None: jobs have servers of their own, and find that out.
+        model: The name of what labels them.
+        weights: The digest of its weights; None: jobs have servers of their own, and find it out.
     """
 
     files: tuple[Path, ...]
     folder: Path
     command: tuple[str, ...]
     settings: BatchSettings
-    model: ServedModel | None = None
+    model: str
+    weights: str | None = None
 
 
 def job_of(campaign: Campaign, files: Sequence[Path]) -> tuple[Job, list[list[Path]]]:
@@ -202,14 +203,15 @@ class _Run:
 
     def _sentinel(self, todo: Sequence[Path]) -> list[Path]:
         """Return a file that is done, for which each task sees whether its weights are its own."""
-        if self._campaign.model is not None:
+        if self._campaign.weights is not None:
             return []
         waiting = set(todo)
         return [path for path in self._campaign.files if path not in waiting][:1]
 
 
 def _not_done(campaign: Campaign) -> list[Path]:
-    return [path for path in campaign.files if not is_done(path, campaign.folder, campaign.model)]
+    wanted = campaign.folder, campaign.model, campaign.weights
+    return [path for path in campaign.files if not is_done(path, *wanted)]
 
 
 def _in_words(tasks: Mapping[int, Task]) -> str:

@@ -41,7 +41,9 @@ ResultsFile::ResultsFile(const std::string& path, const std::string& model)
     const Handle group(H5Gcreate2(file_, table, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
                        path + " cannot be written");
   }
-  attribute("model", model);
+  const Handle text(H5Tcopy(H5T_C_S1), H5Tclose, path + " cannot be written");
+  H5Tset_size(text, model.size() + 1);
+  attribute("model", text, model.c_str());
 }
 
 void ResultsFile::add(const EventId& id, const Event& event, const Labels& labels) {
@@ -73,7 +75,12 @@ void ResultsFile::add(const EventId& id, const Event& event, const Labels& label
 }
 
 void ResultsFile::finish(bool complete) {
-  attribute("complete", complete ? "true" : "false");
+  // What h5py makes of a bool, and takes for one.
+  const Handle boolean(H5Tenum_create(H5T_NATIVE_INT8), H5Tclose, path_ + " cannot be written");
+  const std::int8_t no = 0, yes = 1;
+  H5Tenum_insert(boolean, "FALSE", &no);
+  H5Tenum_insert(boolean, "TRUE", &yes);
+  attribute("complete", boolean, complete ? &yes : &no);
   const bool flushed = H5Fflush(file_, H5F_SCOPE_GLOBAL) >= 0;
   const bool closed = file_.closed();
   if (!flushed || !closed || std::rename(temporary_.path.c_str(), path_.c_str()) != 0) {
@@ -121,14 +128,12 @@ void ResultsFile::append(const std::string& name, const std::vector<T>& values, 
   }
 }
 
-void ResultsFile::attribute(const char* name, const std::string& text) {
+void ResultsFile::attribute(const char* name, hid_t type, const void* value) {
   const std::string failed = path_ + " cannot be written: " + name;
-  const Handle type(H5Tcopy(H5T_C_S1), H5Tclose, failed);
-  H5Tset_size(type, text.size() + 1);
   const Handle space(H5Screate(H5S_SCALAR), H5Sclose, failed);
   const Handle made(H5Acreate2(file_, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
                     failed);
-  if (H5Awrite(made, type, text.c_str()) < 0) throw FileError(failed);
+  if (H5Awrite(made, type, value) < 0) throw FileError(failed);
 }
 
 }  // namespace numl::program

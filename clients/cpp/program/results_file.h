@@ -39,7 +39,7 @@ class ResultsFile {
 
   template <typename T>
   void append(const std::string& name, const std::vector<T>& values, std::size_t width);
-  void attribute(const char* name, const std::string& text);
+  void attribute(const char* name, hid_t type, const void* value);
 
   std::string path_;
   std::optional<std::array<std::size_t, 3>> widths_;  // of an answer's columns

@@ -1,5 +1,7 @@
 """Addresses, and what a client brings to an encrypted connection."""
 
+import ssl
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,18 @@ def test_a_file_for_tls_is_found_after_a_change_of_folder(tmp_path, monkeypatch)
     endpoint = Endpoint.parse("grpcs://h", ca=authority.relative_to(tmp_path))
     monkeypatch.chdir("/")  # as a notebook may
     assert trusted_file(endpoint) == str(authority)
+
+
+def test_grpc_trusts_the_hosts_file_of_authorities_where_python_knows_but_a_folder(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delenv("GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", raising=False)
+    authority = Authority(tmp_path, "site").file
+    folder = ssl.get_default_verify_paths()._replace(cafile=None, capath=str(tmp_path))
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: folder)
+    monkeypatch.setattr("deploy.client.endpoint._HOST_BUNDLES", ("/no/such.pem", str(authority)))
+    assert trusted_file(Endpoint.parse("grpcs://h")) == str(authority)
+    assert trusted_file(Endpoint.parse("https://h")) is None  # Python reads the folder
 
 
 @pytest.mark.parametrize("url", ["grpc://h", "http://h:8000"])

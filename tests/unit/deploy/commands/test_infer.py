@@ -277,6 +277,19 @@ def test_a_file_that_is_left_for_another_run_is_named_once(tmp_path, capsys):
     assert f"left: {tmp_path / 'no.h5'}: no such file\n" in capsys.readouterr().out
 
 
+def test_files_that_are_left_and_not_named_are_counted(tmp_path, capsys):
+    files = [tmp_path / f"{number}.h5" for number in range(23)]
+    assert run(*files, "--into", tmp_path / "labels") == 1
+    assert "\nand 3 more (--json lists all)\n" in capsys.readouterr().out
+
+
+def test_a_link_to_itself_is_no_traceback(tmp_path, capsys):
+    link = tmp_path / "x.h5"
+    link.symlink_to(link.name)
+    assert run(link, "--out", tmp_path / "new.h5") == 1
+    assert "Too many levels of symbolic links" in capsys.readouterr().err
+
+
 def test_a_pipe_is_no_file_of_events(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe.h5")
     assert run(tmp_path / "pipe.h5") == 1

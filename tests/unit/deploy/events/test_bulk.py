@@ -11,70 +11,27 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import h5py
-import numpy as np
 import pytest
 
-from deploy.client.transport import ServedModel
 from deploy.events import bulk
-from deploy.events.bulk import Progress, label_files
-from deploy.events.client import Client
+from deploy.events.bulk import label_files
 from deploy.events.files import EventFile
 from deploy.events.merging import merge
 from deploy.events.tables import EventFileError
-from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError, ServerAwayError
-from numl_formats.contract import INPUTS
-from tests.unit.deploy.events.played import Fake, labels
-from tests.unit.deploy.events.written import full_disk, make_event, write_pynuml
+from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError
+from tests.unit.deploy.events.many import EVENTS, FILES, HITS, MODEL, Server, run, write_files
+from tests.unit.deploy.events.written import full_disk
 
-MODEL = ServedModel(
-    "nugraph3", INPUTS, (), {"semantic_classes": "a,b,c", "weights_sha256": "0" * 64}
-)
-FILES, EVENTS, HITS = 12, 4, 6
 SEED = 20261124
-
-
-class Server(Fake):
-    """Labels hits by their id; refuses what ``refuse`` names, by the id of its first hit."""
-
-    refuse: ClassVar[Mapping[int, KitError]] = {}
-    pause = 0.0
-
-    def describe(self, model: str) -> ServedModel:
-        return MODEL
-
-    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        time.sleep(self.pause)
-        ids = tensors["hit_table_hit_id"]
-        if len(ids) and int(ids[0]) in self.refuse:
-            raise self.refuse[int(ids[0])]
-        return labels(tensors)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("events")
-    paths = [folder / f"events{number:02}.h5" for number in range(FILES)]
-    for number, path in enumerate(paths):
-        events = [((number, 1, event), *make_event(HITS, 0)) for event in range(EVENTS)]
-        for (*_, event), hits, _ in events:
-            hits["hit_id"] = np.arange(HITS) + 1000 * number + HITS * event
-        write_pynuml(path, events, sequence=False, event_table=False)
-    return paths
-
-
-def run(
-    files: list[Path],
-    into: Path,
-    server: type[Server] = Server,
-    check: Callable[[], None] = lambda: None,
-) -> Progress:
-    return label_files(files, into, MODEL, "http://x", server, check, concurrency=2)
+    return write_files(tmp_path_factory.mktemp("events"))
 
 
 def labelled(into: Path) -> list[tuple[int, ...]]:
@@ -104,68 +61,6 @@ def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
     with pytest.raises(KitError, match="cannot be written: No space left") as caught:
         run(files, tmp_path / "out")
     assert "--out" not in str(caught.value.remedy)
-
-
-def test_a_file_whose_answers_are_forbidden_is_not_kept_and_those_before_are(files, tmp_path):
-    allowed = iter(range(3))
-
-    def check() -> None:
-        if next(allowed, None) is None:
-            raise ClientError("other weights")
-
-    with pytest.raises(ClientError, match="other weights"):
-        run(files, tmp_path / "out", check=check)
-    assert len(list((tmp_path / "out").glob("*.json"))) == 3
-
-
-class Replaced(Server):
-    """The one named two has ``then`` in place of its weights once asked, its connections open."""
-
-    weights: ClassVar[dict[str, str]] = {}
-    then: ClassVar[str] = "1" * 64
-    pause = 0.01  # so that both are asked
-
-    def parameters(self, model: str) -> dict[str, str]:
-        if (found := self.weights[self.endpoint.host]) == "away":
-            raise ServerAwayError("it starts")
-        return {**MODEL.parameters, "weights_sha256": found}
-
-    def describe(self, model: str) -> ServedModel:
-        return replace(MODEL, parameters=self.parameters(model))
-
-    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        if self.endpoint.host == "two":
-            self.weights["two"] = self.then
-        return super().infer(model, tensors)
-
-
-@pytest.fixture
-def replaced(monkeypatch):
-    monkeypatch.setattr("deploy.events.client.TritonTransport", Replaced)
-    monkeypatch.setattr(Replaced, "weights", {"one": "0" * 64, "two": "0" * 64})
-    return Replaced
-
-
-def label_with(client: Client, files: list[Path], into: Path) -> Progress:
-    arguments = (client.model, client.url, client.connect, client.refuse_other_weights)
-    return label_files(files, into, *arguments, concurrency=2)
-
-
-@pytest.mark.parametrize("urls", [["grpc://two"], ["grpc://one", "grpc://two"]], ids=len)
-def test_weights_that_a_server_is_given_while_the_first_file_is_labelled_end_the_run(
-    urls, files, tmp_path, replaced
-):
-    with Client(*urls) as client, pytest.raises(ClientError, match="other weights than nugraph3"):
-        label_with(client, files, tmp_path)
-    assert not list(tmp_path.glob("*.json"))
-
-
-def test_a_server_that_is_away_when_a_file_is_done_costs_no_file(
-    files, tmp_path, replaced, monkeypatch
-):
-    monkeypatch.setattr(replaced, "then", "away")
-    with Client("grpc://one", "grpc://two") as client:
-        assert label_with(client, files, tmp_path).done == FILES
 
 
 def test_what_another_user_s_run_has_left_is_passed_over(files, tmp_path, monkeypatch):
@@ -312,7 +207,7 @@ def test_an_event_that_the_system_does_not_read_is_not_taken_for_refused(
     with monkeypatch.context() as patched:
         patched.setattr(EventFile, "read", read)
         state = run(files[:1], tmp_path / "out")
-    assert (state.done, state.failed, len(state.left)) == (0, 0, EVENTS)
+    assert (state.done, state.failed, len(state.left)) == (0, 0, 1)
     assert run(files[:1], tmp_path / "out").events == EVENTS
 
 
@@ -348,21 +243,6 @@ def test_a_run_does_not_go_on_without_its_lock(tmp_path, monkeypatch):
         timers[0].join()
         bulk.remove_abandoned(tmp_path)
         assert work.is_dir()
-
-
-def test_results_of_other_weights_or_inputs_are_not_mixed(files, tmp_path):
-    run(files[:1], tmp_path / "out")
-    other = replace(MODEL, parameters={"weights_sha256": "1" * 64})
-    with pytest.raises(ClientError, match="other weights"):
-        label_files(files[:1], tmp_path / "out", other, "", Server, lambda: None, concurrency=1)
-    copy = tmp_path / files[0].name
-    copy.write_bytes(files[1].read_bytes())
-    with pytest.raises(ClientError, match="results of another"):
-        run([copy], tmp_path / "out")
-    with pytest.raises(ClientError, match="two files have one name"):
-        run([files[0], copy], tmp_path / "out")
-    with pytest.raises(ClientError, match="in the folder for results"):
-        run([copy], tmp_path)
 
 
 def test_merged_results_are_read_as_those_of_one_file(files, tmp_path):

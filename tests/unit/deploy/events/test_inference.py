@@ -16,7 +16,7 @@ from deploy.events import inference
 from deploy.events.answers import assemble, probabilities
 from deploy.events.files import EventTensors
 from deploy.events.inference import Answer, Failure, ServerLostError, infer
-from deploy.host.errors import ClientError, NoAnswerError, RequestError, ServerAwayError
+from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError, ServerAwayError
 from tests.unit.deploy.events.played import MODEL, Fake, labels
 
 UVY = ("u", "v", "y")
@@ -84,6 +84,20 @@ def numbers(outcomes: Outcomes) -> list[tuple[int, bool]]:
         else (outcome.event_id[2], False)
         for outcome in outcomes
     ]
+
+
+def test_threads_that_cannot_be_started_are_told_and_those_that_were_end(monkeypatch):
+    start, before = threading.Thread.start, threading.active_count()
+
+    def limited(thread: threading.Thread) -> None:
+        if threading.active_count() > before + 2:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(KitError, match="no more threads can be started"):
+        sent([], outputs_for, concurrency=16)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 16])

@@ -70,7 +70,7 @@ def farm(tmp_path, monkeypatch):
         system = Fake(tmp_path / "labels", **fails)
         monkeypatch.setattr(shares, "SYSTEMS", {"slurm": lambda: system})
         settings = BatchSettings(engine="slurm", jobs=jobs)
-        return Campaign(tuple(files), tmp_path / "labels", ("label",), settings), system
+        return Campaign(tuple(files), tmp_path / "labels", ("label",), settings, "m"), system
 
     return make
 
@@ -81,6 +81,14 @@ def test_files_are_labelled_in_equal_shares_and_the_batch_s_folder_goes(farm):
     assert (state.done, state.skipped, state.events, state.failed) == (5, 0, 25, 5)
     assert system.submitted == [[["a.h5", "c.h5", "e.h5"], ["b.h5", "d.h5"]]]
     assert {path.suffix for path in campaign.folder.iterdir()} == {".h5", ".json"}
+
+
+def test_what_another_model_has_labelled_is_not_taken_for_done(farm):
+    campaign, system = farm()
+    run_campaign(campaign)
+    with pytest.raises(ClientError, match=r"has results of m: a\.h5"):
+        run_campaign(replace(campaign, model="another"))
+    assert len(system.submitted) == 1
 
 
 def test_what_is_left_is_submitted_again_twice_and_then_told_with_its_cause(farm):
