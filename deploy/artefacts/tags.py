@@ -34,18 +34,16 @@ def verify_tag(tag: Reference, image: Reference, signer: Signer) -> Signed | Non
         SignatureError: It was signed for another tag, or the tag has named a newer image before.
     """
     found, place = signed_of(image, signer), str(tag)
-    digest = image.digest.removeprefix("sha256:")
     with locked(memory_of(place, signer).with_suffix(".lock")):
-        seen = seen_at(place, signer)
-        signed = _newest(found, tag, seen)
-        why = _refusal(tag.tag, found, signed, seen, digest)
-        if why is not None:
-            remedy = "ask its publisher; to go back, they publish the older build again: "
-            remedy += "numlkit publish DEST --sign KEY"
-            raise SignatureError(f"{place} names {why}", remedy)
+        signed = _accepted(found, tag, image, signer)
         if signed is not None:
-            remember(place, signer, Seen(signed.line, signed.sequence, digest))
+            remember(place, signer, Seen(signed.line, signed.sequence, _digest(image)))
     return signed
+
+
+def check_tag(tag: Reference, image: Reference, signer: Signer) -> None:
+    """Raise what `verify_tag` would if the tag named the image; nothing is remembered."""
+    _accepted(signed_of(image, signer), tag, image, signer)
 
 
 def refuse_gone(tag: Reference, signer: Signer) -> None:
@@ -72,6 +70,24 @@ def next_signed(tag: Reference, named: Reference | None, signer: Signer) -> Sign
     line = next((each.line for each in (seen, before) if each is not None), secrets.token_hex(8))
     now = datetime.now(timezone.utc).replace(microsecond=0)
     return Signed(tag.tag, line, max(least, int(now.timestamp())), now)
+
+
+def _accepted(
+    found: tuple[Signed, ...], tag: Reference, image: Reference, signer: Signer
+) -> Signed | None:
+    place = str(tag)
+    seen = seen_at(place, signer)
+    signed = _newest(found, tag, seen)
+    why = _refusal(tag.tag, found, signed, seen, _digest(image))
+    if why is not None:
+        remedy = "ask its publisher; to go back, they publish the older build again: "
+        remedy += "numlkit publish DEST --sign KEY"
+        raise SignatureError(f"{place} names {why}", remedy)
+    return signed
+
+
+def _digest(image: Reference) -> str:
+    return image.digest.removeprefix("sha256:")
 
 
 def _newest(found: Iterable[Signed], tag: Reference, seen: Seen | None) -> Signed | None:

@@ -24,7 +24,7 @@ from deploy.artefacts.manifest import Artefact
 from deploy.artefacts.reference import Reference
 from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
-from deploy.artefacts.tags import next_signed, refuse_gone, verify_tag
+from deploy.artefacts.tags import check_tag, next_signed, refuse_gone, verify_tag
 from deploy.host.console import Console, Say, as_time
 from deploy.host.errors import DeploymentError, PublishError, SignatureError
 from deploy.publishing.audit import audit, size_of
@@ -116,13 +116,19 @@ class RegistryPlace(Place):
             with signer_of(order.sign, order.verify) as signer:
                 new = next_signed(place, named, signer)
                 sign_image(self._named(there), order.sign, statements, new)
-                verify_tag(place, self._named(there), signer)
+                check_tag(place, self._named(there), signer)
         if order.verify is not None:
             verify_image(self._named(there), order.verify)
-            verify_tag(place, self._named(there), order.verify)
+            check_tag(place, self._named(there), order.verify)
         if switch:
             self._refuse_changed(place, current)
             self.registry.tag(there.digest, tag)
+        # Not before the tag names it: if it cannot, the older release is still the newest there.
+        if order.sign is not None:
+            with signer_of(order.sign, order.verify) as signer:
+                verify_tag(place, self._named(there), signer)
+        elif order.verify is not None:
+            verify_tag(place, self._named(there), order.verify)
         done = [word for word, did in (("pushed", absent), ("signed", sign)) if did]
         lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is already there'}"]
         lines.append(f"{self.at.name}:{tag} {'now ' if switch else ''}names it: {there.digest}")

@@ -226,6 +226,28 @@ def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(
     assert place.listing(Look(verify=SIGNER)).problems == ()
 
 
+def test_a_publish_that_cannot_move_the_tag_leaves_the_old_release_accepted(
+    tags, signatures, publish, monkeypatch
+):
+    def refuse(name: str, tag: str) -> None:
+        if tag == "prod":
+            raise PublishError("registry r.example.org answers 409")
+        moved(name, tag)
+
+    place, moved = Place(tags), tags.tag
+    publish("a", KEY)
+    with monkeypatch.context() as patch:
+        patch.setattr(tags, "tag", refuse)
+        # Signed by the first one, which the second finds.
+        for key, verify in ((KEY, None), (None, SIGNER)):
+            with pytest.raises(PublishError, match="answers 409"):
+                publish("b", key, verify)
+            assert place.listing(Look(verify=SIGNER)).problems == ()
+    publish("b", KEY)
+    tags.tags["prod"] = f"sha256:{'a' * 64}"
+    assert "names an older image than before" in place.listing(Look(verify=SIGNER)).problems[0]
+
+
 def test_credentials_that_docker_cannot_read_are_told_in_a_line():
     client = Mock()
     client.images.get.return_value.tags = []
