@@ -50,9 +50,17 @@ class Owner(BaseModel, frozen=True, extra="forbid"):
         boot, namespace = _here()
         if self.boot != boot:
             return True
-        # In another container there may be a process of that number.
-        owner = ProcessId(pid=self.pid, started=self.started)
-        return self.namespace == namespace and owner.process() is None
+        if self.namespace != namespace:  # in another container there may be one of that number
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            # Others' processes, which /proc may hide (hidepid, proc(5)), have not ended for that.
+            if not os.access(f"/proc/{self.pid}/stat", os.R_OK):
+                return False
+        return ProcessId(pid=self.pid, started=self.started).process() is None
 
 
 @contextmanager

@@ -237,6 +237,17 @@ def test_the_lock_of_a_killed_publish_is_taken_over_on_its_own_host_only(
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
+def test_the_lock_of_a_process_that_proc_hides_is_not_taken_over(tmp_path, monkeypatch):
+    """Another user's where /proc is mounted with hidepid."""
+    with alone_in(tmp_path):
+        own = json.loads((tmp_path / LOCK).read_text())
+    (tmp_path / LOCK).write_text(json.dumps(own | {"pid": 2**22 + 1}))
+    monkeypatch.setattr("deploy.publishing.lock.os.kill", Mock(side_effect=PermissionError))
+    with pytest.raises(PublishError, match="is being changed by process"), alone_in(tmp_path):
+        pass
+    assert (tmp_path / LOCK).is_file()
+
+
 @pytest.mark.parametrize(
     "put",
     [
