@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import docker
-from docker.errors import APIError, ContainerError, ImageNotFound
+from docker.errors import APIError, ImageNotFound
 
 from deploy.artefacts.docker_client import first_line
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest
@@ -16,6 +16,7 @@ from deploy.artefacts.statements import CHECKSUMS, provenance_of, read_checksums
 from deploy.artefacts.tools import install_hint
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, PublishError
+from deploy.host.failures import complaint
 from deploy.host.files import sha256_of
 from deploy.host.programs import run
 from deploy.publishing.place import Order
@@ -86,19 +87,30 @@ def check_sif(sif: Path) -> None:
     )
 
 
-def check_image(client: docker.DockerClient, name: str, say: Say) -> None:
+def check_image(client: docker.DockerClient, image: Artefact, say: Say) -> None:
     """Have every model in an image give its reference output."""
     say("checking its models against their reference outputs")
+    why = ""
     try:
-        client.containers.run(
-            name, entrypoint=CHECK, network_mode="none", read_only=True, tmpfs={"/tmp": ""},
-            remove=True, cap_drop=["ALL"],
+        # By its id: somebody may have given its name to another one since.
+        container = client.containers.create(
+            image.sha256, entrypoint=CHECK, network_mode="none", read_only=True, tmpfs={"/tmp": ""},
+            cap_drop=["ALL"],
         )  # fmt: skip
-    except (ContainerError, APIError) as error:
+        try:
+            container.start()
+            status = container.wait()["StatusCode"]
+            if status != 0:
+                said = container.logs(stdout=False).decode(errors="replace")
+                why = complaint(said) or f"exit status {status}"
+        finally:
+            container.remove(force=True, v=True)
+    except APIError as error:
+        why = first_line(error)
+    if why:
         raise PublishError(
-            f"{name}: its own check fails: {first_line(error)}",
-            "build it again; nothing was published",
-        ) from None
+            f"{image.name}: its own check fails: {why}", "build it again; nothing was published"
+        )
 
 
 def _require_own_weights(order: Order) -> None:

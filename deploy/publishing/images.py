@@ -25,7 +25,7 @@ class ImagePlace(RegistryPlace):
             raise DeploymentError("--image FILE.sif is for a folder or oras://")
         with closing(connect()) as client:
             artefact = built_image(order, client)
-            check_image(client, artefact.name, say)
+            check_image(client, artefact, say)
             return self.bring(
                 order,
                 artefact,

@@ -1,15 +1,19 @@
 """Which artefacts and models a publish takes; those are verified first in tests/integration."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
+from docker.errors import APIError
 
 from deploy.deployment.deployment import Deployment, load_deployment
 from deploy.engines.resolved import Resolved
-from deploy.host.errors import DeploymentError
+from deploy.host.errors import DeploymentError, PublishError
+from deploy.publishing.built import check_image
 from deploy.publishing.models import verified_models
 from deploy.publishing.place import Order
 from deploy.triton.release import find_release
+from tests.artefacts import artefact
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,22 @@ def test_a_sites_own_models_are_refused(tmp_path):
         verified_models(resolved, print, with_code=False),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("end", "raised", "said"),
+    [
+        (KeyboardInterrupt, KeyboardInterrupt, None),
+        (APIError("no such device"), PublishError, "n:t: its own check fails: no such device"),
+        ({"StatusCode": 1}, PublishError, "n:t: its own check fails: nugraph2 is wrong"),
+    ],
+)
+def test_the_check_of_an_image_leaves_no_container_however_it_ends(end, raised, said):
+    client = Mock()
+    container = client.containers.create.return_value
+    container.wait.side_effect = [end]
+    container.logs.return_value = b"error: nugraph2 is wrong\n"
+    with pytest.raises(raised, match=said):
+        check_image(client, artefact("image", "n:t", "sha256:0"), print)
+    assert client.containers.create.call_args.args == ("sha256:0",)  # not what has its name now
+    container.remove.assert_called_once_with(force=True, v=True)
