@@ -44,9 +44,7 @@ class Contents:
         Configurations come before the versions that they name.
         """
         needed = files_of(kept)
-        models = {name for release in kept.releases for name in release.models}
-        gone = configs_of(before) - {f"{name}/{CONFIG}" for name in models}
-        configs = sorted(gone)
+        configs = sorted(configs_of(before) - self._configs_in_use(kept))
         files = [key for key in files_of(before) if key not in needed]
         return [key for key in (*configs, *files) if key in self.objects]
 
@@ -56,17 +54,28 @@ class Contents:
         A number that is still to be given may be another publish's that is at work. Configurations
         come before the versions that they name.
         """
-        known = versions(kept)
+        known, in_use = versions(kept), self._configs_in_use(kept)
         configs, files = [], []
         for key in self.objects:
             name, version, path, *more = (*key.split("/"), "", "")
-            if name not in known and key == f"{name}/{CONFIG}":
+            if key == f"{name}/{CONFIG}" and key not in in_use:
                 configs.append(key)
             if path not in _PUBLISHED or any(more) or not version.isdecimal():
                 continue
             if int(version) <= kept.last and int(version) not in known.get(name, ()):
                 files.append(key)
         return [*configs, *files]
+
+    def _configs_in_use(self, kept: Published) -> set[str]:
+        """Return the keys of the configurations of models with a version whose code is there.
+
+        That of a kit before format 2 no statement lists any more.
+        """
+        return {
+            f"{name}/{CONFIG}"
+            for name, numbers in versions(kept).items()
+            if any(f"{name}/{number}/{CODE}" in self.objects for number in numbers)
+        }
 
     def old_signatures(self, kept: Published) -> list[str]:
         """Return the keys of signatures of neither the current statement nor the one to come.

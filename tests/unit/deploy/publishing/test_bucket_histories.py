@@ -104,6 +104,25 @@ def test_a_prune_that_is_killed_is_repeated_and_leaves_nothing_of_a_model_that_h
     assert requests > 10
 
 
+def test_a_prune_leaves_no_configuration_that_names_a_version_that_it_removes():
+    service = Service()
+    publish(service, "a", with_code=True)
+    publish(service, "b", ("one",))
+    prune(service, Signing())
+    assert "prod/one/config.pbtxt" in service.objects  # release 1 is kept
+    publish(service, "c", ("one",))
+    for requests in itertools.count():
+        left = killed(service, requests, lambda there: prune(there, Signing()))
+        if left is None:
+            break
+        prune(left, Signing())
+        assert {key for key in left.objects if key.endswith("/config.pbtxt")} == {
+            "prod/two/1/config.pbtxt",
+            "prod/two/config.pbtxt",
+        }
+    assert requests > 10
+
+
 def test_what_a_killed_first_publish_of_a_model_left_is_pruned():
     service = Service()
     publish(service, "a", ("one",))

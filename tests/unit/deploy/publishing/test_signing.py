@@ -286,6 +286,11 @@ def test_a_bucket_of_an_older_kit_is_published_to_without_its_code(place):
     assert (published.served, published.sequence) == ((1, 2), 1)
     place.rollback(None)
     assert read_published(place.service.objects[POINTER]).served == (1,)
+    place.service.metadata["prod/one/config.pbtxt"] = {"sha256": "it marked them, too"}
+    place.prune(None)
+    place.publish("b")
+    place.prune(None)
+    assert place.service.objects["prod/one/config.pbtxt"] == b"x"
     assert place.service.objects["prod/one/1/model.py"] == b"run"
 
 
