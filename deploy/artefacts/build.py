@@ -260,7 +260,7 @@ class _Build:
         if base is not None:
             write_vex(out, artefact, self._request.triton)
         record(out, artefact)
-        write_checksums(out)
+        write_checksums(out, artefact)
         self._made.append(artefact)
 
 

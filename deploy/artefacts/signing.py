@@ -42,7 +42,7 @@ def sign_built(
     with locked(folder / ".lock"), signer_of(key, named) as signer:
         if _changes(folder, artefact, key, signer):
             artefact = _sign(folder, artefact, key)
-        write_checksums(folder)
+        write_checksums(folder, artefact)
         sums, signature = folder / CHECKSUMS, folder / SIGNATURE
         if not _is_signed(sums, signature, signer):
             with tempfile.TemporaryDirectory() as scratch:

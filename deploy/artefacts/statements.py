@@ -153,18 +153,22 @@ def write_statements(
     write_atomically(folder / provenance_of(artefact), text)
 
 
-def write_checksums(folder: Path) -> None:
+def write_checksums(folder: Path, made: Artefact) -> None:
     """Write the sha256 of every artefact and its statements, as ``sha256sum -c`` reads them.
 
-    The signature of earlier checksums is removed.
+    Those of others than the one just made stay as they are listed. The signature of earlier
+    checksums is removed.
     """
-    sums: dict[str, str] = {}
+    sums, before = dict[str, str](), read_checksums(folder)
     for artefact in read_manifest(folder).artefacts:
-        if artefact.kind != "image":
-            sums[artefact.name] = artefact.sha256
+        found = {artefact.name: artefact.sha256} if artefact.kind != "image" else {}
         for name in (sbom_of(artefact), provenance_of(artefact), vex_of(artefact)):
             if (folder / name).is_file():
-                sums[name] = sha256_of(folder / name)
+                found[name] = sha256_of(folder / name)
+        if (artefact.kind, artefact.name) != (made.kind, made.name):
+            # What was changed since it was built is not to be signed as if it were built so.
+            found = {name: before.get(name, digest) for name, digest in found.items()}
+        sums |= found
     text = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
     path = folder / CHECKSUMS
     if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -12,7 +12,7 @@ from deploy.artefacts.docker_client import first_line
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest
 from deploy.artefacts.request import image_name, sif_name
 from deploy.artefacts.signing import sign_built, verify_built, would_sign
-from deploy.artefacts.statements import CHECKSUMS, provenance_of, read_checksums, sbom_of
+from deploy.artefacts.statements import CHECKSUMS, provenance_of, read_checksums, sbom_of, vex_of
 from deploy.artefacts.tools import install_hint
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, PublishError
@@ -131,8 +131,9 @@ def _entry(folder: Path, kind: Kind, name: str, build: str) -> Artefact:
 def _signed(folder: Path, made: Artefact, order: Order) -> Artefact:
     # Nothing may be signed or published that was changed in between.
     sums = read_checksums(folder)
-    for path in (folder / sbom_of(made), folder / provenance_of(made)):
-        if path.name in sums and not (path.is_file() and sha256_of(path) == sums[path.name]):
+    for name in (sbom_of(made), provenance_of(made), vex_of(made)):
+        path = folder / name
+        if name in sums and not (path.is_file() and sha256_of(path) == sums[name]):
             raise PublishError(
                 f"{path} is not what was built: {CHECKSUMS} has a different digest",
                 f"numlkit build --target {made.kind}",

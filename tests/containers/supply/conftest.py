@@ -82,7 +82,7 @@ class Dist:
         """Put a .sif of a few kilobytes, which has no models, in the place of the built one."""
         digest = sha256_of(make_sif(self.folder / self.sif.name))
         record(self.folder, self.sif.model_copy(update={"sha256": digest}))
-        write_checksums(self.folder)
+        write_checksums(self.folder, self.sif)
 
 
 @pytest.fixture(scope="session")
@@ -110,8 +110,8 @@ def dist(engine, ingredients, image, sif, tmp_path_factory):
         )  # fmt: skip
         write_statements(folder, artefact, of.parts(), of.build())
         record(folder, artefact)
+        write_checksums(folder, artefact)
         made.append(artefact)
-    write_checksums(folder)
     return Dist(folder, *made)
 
 

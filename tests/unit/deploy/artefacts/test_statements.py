@@ -25,10 +25,12 @@ from deploy.artefacts.sbom import (
 )
 from deploy.artefacts.site import SiteContent
 from deploy.artefacts.statements import (
+    CHECKSUMS,
     SIGNATURE,
     Build,
     Ingredients,
     resource,
+    sbom_of,
     statement,
     write_checksums,
     write_statements,
@@ -217,8 +219,7 @@ def made(folder: Path, kind: str, name: str, content: bytes) -> Artefact:
 
 def test_the_checksums_are_those_of_all_that_lies_there(tmp_path):
     made(tmp_path, "sif", "numl.sif", b"1")
-    made(tmp_path, "image", "numlkit/numl:24.10", b"2")
-    write_checksums(tmp_path)
+    write_checksums(tmp_path, made(tmp_path, "image", "numlkit/numl:24.10", b"2"))
     check = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     done = subprocess.run(check, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
@@ -234,15 +235,27 @@ def test_the_checksums_are_those_of_all_that_lies_there(tmp_path):
 
 
 def test_a_signature_stays_until_the_checksums_change(tmp_path):
-    made(tmp_path, "sif", "numl.sif", b"1")
-    write_checksums(tmp_path)
+    built = made(tmp_path, "sif", "numl.sif", b"1")
+    write_checksums(tmp_path, built)
     signature = tmp_path / SIGNATURE
     signature.touch()
-    write_checksums(tmp_path)
+    write_checksums(tmp_path, built)
     assert signature.exists()
-    made(tmp_path, "sif", "numl.sif", b"2")
-    write_checksums(tmp_path)
+    write_checksums(tmp_path, made(tmp_path, "sif", "numl.sif", b"2"))
     assert not signature.exists()
+
+
+def test_what_was_changed_since_its_build_does_not_come_into_the_checksums_with_another(tmp_path):
+    image = made(tmp_path, "image", "numlkit/numl:24.10", b"1")
+    sif = made(tmp_path, "sif", "numl.sif", b"2")
+    write_checksums(tmp_path, sif)
+    listed = (tmp_path / CHECKSUMS).read_text()
+    (tmp_path / SIGNATURE).touch()
+    (tmp_path / sbom_of(sif)).write_text("changed")
+    record(tmp_path, sif.model_copy(update={"sha256": "0" * 64}))
+    write_checksums(tmp_path, image)
+    assert (tmp_path / CHECKSUMS).read_text() == listed
+    assert (tmp_path / SIGNATURE).exists()
 
 
 def test_an_image_with_a_sites_models_says_which_and_nothing_of_those_that_they_replace(tmp_path):

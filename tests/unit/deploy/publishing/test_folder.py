@@ -194,6 +194,16 @@ def test_what_was_published_before_is_switched_to_and_not_copied(publish, root):
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+@pytest.mark.parametrize("kind", ["cdx", "provenance", "vex"])
+def test_a_statement_that_was_changed_since_the_build_is_not_published(kind, publish, root, home):
+    name = f"a.sif.{kind}.json"
+    (home / "dist").mkdir()
+    (home / "dist" / name).write_text("changed")
+    (home / "dist" / "SHA256SUMS").write_text(f"{'0' * 64}  {name}\n")
+    with pytest.raises(PublishError, match=f"{name} is not what was built: SHA256SUMS has"):
+        publish(root, "a")
+
+
 @pytest.mark.parametrize("clock_is_set", [False, True])
 def test_two_at_once_are_refused_and_the_folder_holds_no_lock_file(
     clock_is_set, publish, root, monkeypatch
