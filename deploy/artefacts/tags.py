@@ -8,7 +8,7 @@ are remembered for each key and tag.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
 
@@ -54,22 +54,31 @@ def refuse_gone(tag: Reference, signer: Signer) -> None:
         raise SignatureError(cause, "ask its publisher: numlkit publish DEST --sign KEY")
 
 
-def next_signed(tag: Reference, named: Reference | None, signer: Signer) -> Signed:
+def next_signed(
+    tag: Reference, named: Reference | None, releases: Iterable[Reference], signer: Signer
+) -> Signed:
     """Return what is to be signed with the next image for a tag: after everything that was.
 
     If somebody without the key has replaced what the tag names, the clock still grows.
 
     Args:
         named: What the tag names now, by digest.
+        releases: What it may have named before, by digest; read if nothing else tells its line.
     """
-    seen, before = seen_at(str(tag), signer), None
-    if named is not None:
-        with suppress(SignatureError):
-            before = _newest(signed_of(named, signer), tag, seen)
+    seen = seen_at(str(tag), signer)
+    before = _newest(_signed_with([named] if named is not None else [], signer), tag, seen)
+    if seen is None and before is None:
+        before = _newest(_signed_with(releases, signer), tag, None)
     least = max((each.sequence for each in (seen, before) if each is not None), default=0) + 1
     line = next((each.line for each in (seen, before) if each is not None), secrets.token_hex(8))
     now = datetime.now(timezone.utc).replace(microsecond=0)
     return Signed(tag.tag, line, max(least, int(now.timestamp())), now)
+
+
+def _signed_with(images: Iterable[Reference], signer: Signer) -> Iterator[Signed]:
+    for image in images:
+        with suppress(SignatureError):
+            yield from signed_of(image, signer)
 
 
 def _accepted(
@@ -82,6 +91,9 @@ def _accepted(
     if why is not None:
         remedy = "ask its publisher; to go back, they publish the older build again: "
         remedy += "numlkit publish DEST --sign KEY"
+        if signed is None and any(each.tag == tag.tag for each in found):  # of another line
+            remedy = "check with its publisher that this is the right repository, then remove "
+            remedy += str(memory_of(place, signer))
         raise SignatureError(f"{place} names {why}", remedy)
     return signed
 

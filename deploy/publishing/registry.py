@@ -6,8 +6,9 @@ checked and signed. Then the tag that was asked for is pointed at it, in one wri
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -114,7 +115,7 @@ class RegistryPlace(Place):
             statements = {SBOM: parts, PROVENANCE: provenance}
             named = self._named(current) if current is not None else None
             with signer_of(order.sign, order.verify) as signer:
-                new = next_signed(place, named, signer)
+                new = next_signed(place, named, self._releases(tag), signer)
                 sign_image(self._named(there), order.sign, statements, new)
                 check_tag(place, self._named(there), signer)
         if order.verify is not None:
@@ -230,6 +231,14 @@ class RegistryPlace(Place):
 
     def _named(self, manifest: Manifest) -> Reference:
         return replace(self.at, tag="", digest=manifest.digest)
+
+    def _releases(self, tag: str) -> Iterator[Reference]:
+        """Yield the releases that are there for a tag."""
+        for name in self.registry.tags():
+            if re.fullmatch(rf"{re.escape(tag)}-[0-9a-f]{{12}}", name):
+                found = self.registry.manifest(name)
+                if found is not None:
+                    yield self._named(found)
 
     def _has_signature(self, manifest: Manifest) -> bool:
         """Return whether there is something under cosign's tag for a signature."""

@@ -84,8 +84,9 @@ def test_an_image_that_was_signed_for_another_tag_or_repository_is_refused(cosig
     signed = verify_tag(PROD, IMAGE, signer)
     assert (signed.tag, signed.line, signed.sequence) == ("prod", "one", 5)
     answer(cosign, facts(9, line="two"))
-    with pytest.raises(SignatureError, match=r"signed for this tag of another repository$"):
+    with pytest.raises(SignatureError, match=r"this tag of another repository$") as caught:
         verify_tag(PROD, IMAGE, signer)
+    assert str(caught.value.remedy).endswith(f"then remove {memory_of(str(PROD), signer)}")
 
 
 def test_another_image_with_the_number_of_the_newest_is_refused(cosign, signer):
@@ -98,17 +99,17 @@ def test_another_image_with_the_number_of_the_newest_is_refused(cosign, signer):
 
 def test_what_is_signed_next_is_of_the_tag_s_line_and_has_a_higher_number(cosign, signer):
     cosign.answer("[]")
-    first, other = (next_signed(PROD, None, signer) for _ in range(2))
+    first, other = (next_signed(PROD, None, (), signer) for _ in range(2))
     assert first.line != other.line
     # Of a clock that was set back.
     answer(cosign, facts(2**40), facts(2**41, "test", "two"))
-    assert next_signed(PROD, IMAGE, signer).sequence == 2**40 + 1
-    assert next_signed(PROD, IMAGE, signer).line == "one"
+    assert next_signed(PROD, IMAGE, (), signer).sequence == 2**40 + 1
+    assert next_signed(PROD, IMAGE, (), signer).line == "one"
     verify_tag(PROD, IMAGE, signer)
     # What the tag names now is somebody else's.
     cosign.refuse({"verify": "Error: no signatures found"})
     for named in (None, IMAGE):
-        new = next_signed(PROD, named, signer)
+        new = next_signed(PROD, named, (), signer)
         assert (new.tag, new.line, new.sequence) == ("prod", "one", 2**40 + 1)
 
 

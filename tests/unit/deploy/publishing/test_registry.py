@@ -37,14 +37,17 @@ class Tags:
     """A repository: what each tag names."""
 
     def __init__(self) -> None:
-        self.tags: dict[str, str] = {}
+        self.named: dict[str, str] = {}
 
     def manifest(self, name: str) -> Manifest | None:
-        digest = self.tags.get(name)
+        digest = self.named.get(name)
         return Manifest(digest, {"layers": [{"size": 5}]}) if digest is not None else None
 
+    def tags(self) -> list[str]:
+        return list(self.named)
+
     def tag(self, name: str, tag: str) -> None:
-        self.tags[tag] = name
+        self.named[tag] = name
 
 
 class Place(RegistryPlace):
@@ -131,8 +134,8 @@ def test_a_tag_is_not_pointed_at_what_the_key_has_not_signed(tags, signatures, p
     publish("a", KEY)
     with pytest.raises(SignatureError, match=r"is not signed$"):
         publish("b", None, SIGNER)
-    assert tags.tags["prod"] == f"sha256:{'a' * 64}"
-    signatures.tampered.add(tags.tags["prod"])
+    assert tags.named["prod"] == f"sha256:{'a' * 64}"
+    signatures.tampered.add(tags.named["prod"])
     with pytest.raises(SignatureError, match="is not what was signed"):
         publish("a", None, SIGNER)
     assert publish("a", KEY, SIGNER).changed
@@ -150,13 +153,13 @@ def test_what_somebody_else_has_published_meanwhile_is_not_replaced(
 
     def during(*words: object) -> None:
         before(*words)
-        tags.tags["prod"] = newer
+        tags.named["prod"] = newer
 
     monkeypatch.setattr(where, act, during)
     with pytest.raises(PublishError, match=r"numl:prod: someone else has published") as raised:
         publish("b", KEY)
     assert "run the command again" in (raised.value.remedy or "")
-    assert tags.tags["prod"] == newer
+    assert tags.named["prod"] == newer
     assert (f"sha256:{'b' * 64}" in signatures.signed) == (meanwhile == "sign")
 
 
@@ -164,16 +167,16 @@ def test_the_number_that_is_signed_grows_also_for_an_older_image(tags, signature
     newest = []
     for name in ("a", "b", "a"):
         publish(name, KEY)
-        newest.append(signatures.signed[tags.tags["prod"]][-1])
+        newest.append(signatures.signed[tags.named["prod"]][-1])
     numbers = [each.sequence for each in newest]
     assert numbers == sorted(set(numbers))
     assert {(each.tag, each.line) for each in newest} == {("prod", newest[0].line)}
     assert not publish("a", KEY).changed
     # A clock that was set back does not set the number back.
     later = Signed("prod", newest[0].line, 2**40, datetime(2026, 11, 23, tzinfo=timezone.utc))
-    signatures.signed[tags.tags["prod"]].append(later)
+    signatures.signed[tags.named["prod"]].append(later)
     publish("b", KEY)
-    assert signatures.signed[tags.tags["prod"]][-1].sequence == 2**40 + 1
+    assert signatures.signed[tags.named["prod"]][-1].sequence == 2**40 + 1
 
 
 def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
@@ -184,7 +187,7 @@ def test_what_a_tag_names_is_shown_and_its_signature_checked_only_with_a_key(
     publish("a")
     assert place.listing(Look()).entries[0].what == f"{digest}, not signed"
     publish("a", KEY)
-    tags.tags[f"{digest.replace(':', '-')}.sig"] = "sha256:0"
+    tags.named[f"{digest.replace(':', '-')}.sig"] = "sha256:0"
     assert place.listing(Look()).entries[0].what == f"{digest}, a signature is there"
     verified = place.listing(Look(verify=SIGNER))
     assert verified.problems == ()
@@ -215,15 +218,31 @@ def test_a_tag_that_was_set_back_is_told_and_only_a_new_signature_goes_back(
     older, place = f"sha256:{'a' * 64}", Place(tags)
     for name in ("a", "b"):
         publish(name, KEY, SIGNER)
-    newer = tags.tags["prod"]
+    newer = tags.named["prod"]
     with pytest.raises(SignatureError, match="names an older image than before"):
         publish("a", None, SIGNER)
-    assert tags.tags["prod"] == newer
-    tags.tags["prod"] = older
+    assert tags.named["prod"] == newer
+    tags.named["prod"] = older
     assert "names an older image than before" in place.listing(Look(verify=SIGNER)).problems[0]
     assert publish("a", KEY, SIGNER).changed
-    assert tags.tags["prod"] == older
+    assert tags.named["prod"] == older
     assert place.listing(Look(verify=SIGNER)).problems == ()
+
+
+@pytest.mark.parametrize("left", ["c", None])
+def test_a_host_without_memory_signs_in_the_line_of_the_tags_releases(
+    tags, signatures, publish, monkeypatch, tmp_path, left
+):
+    for name in ("a", "b"):
+        publish(name, KEY)
+    if left is not None:  # by somebody without the key
+        publish(left)
+    else:
+        del tags.named["prod"]
+    with monkeypatch.context() as runner:
+        runner.setenv("XDG_STATE_HOME", str(tmp_path / "runner"))
+        publish("d", KEY)
+    assert Place(tags).listing(Look(verify=SIGNER)).problems == ()
 
 
 def test_a_publish_that_cannot_move_the_tag_leaves_the_old_release_accepted(
@@ -244,7 +263,7 @@ def test_a_publish_that_cannot_move_the_tag_leaves_the_old_release_accepted(
                 publish("b", key, verify)
             assert place.listing(Look(verify=SIGNER)).problems == ()
     publish("b", KEY)
-    tags.tags["prod"] = f"sha256:{'a' * 64}"
+    tags.named["prod"] = f"sha256:{'a' * 64}"
     assert "names an older image than before" in place.listing(Look(verify=SIGNER)).problems[0]
 
 
