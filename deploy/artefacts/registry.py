@@ -32,6 +32,12 @@ _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
+_UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]+)")
+# requests knows the authorities that come with it, not those that the host trusts.
+_AUTHORITY = (
+    "REQUESTS_CA_BUNDLE=FILE with the authority that signed it (PEM), such as "
+    "/etc/ssl/certs/ca-certificates.crt where this host trusts it"
+)
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 
 
@@ -175,6 +181,10 @@ class Registry:
                 self._log_in(answer.headers.get("WWW-Authenticate", ""))
                 answer = ask()
         except (requests.RequestException, ValueError) as error:  # or an address that is none
+            why = _UNTRUSTED.search(str(error))
+            if why is not None:
+                cause = f"the certificate of registry {host} is not trusted: {why[1].strip(' .')}"
+                raise PublishError(cause, _AUTHORITY) from None
             cause = (
                 f"registry {host} cannot be reached, or is not a registry: {type(error).__name__}"
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import ssl
 
 import pytest
 import requests
@@ -13,6 +14,7 @@ from deploy.artefacts.layers import find_image
 from deploy.artefacts.reference import parse_reference
 from deploy.artefacts.registry import Registry
 from deploy.host.errors import PublishError
+from tests.certificates import Authority
 from tests.releases import layer
 
 PASSWORD = base64.b64encode(b"alice:secret").decode()
@@ -61,6 +63,24 @@ def test_an_address_that_is_none_and_that_a_registry_sends_one_to_is_told(serve,
     vars(registry).update(fault)
     with pytest.raises(PublishError, match="cannot be reached, or is not a registry"):
         Registry(parse_reference(f"{registry.name}:t")).manifest("t")
+
+
+def test_a_registry_with_a_certificate_of_the_sites_own_authority_is_told_how_to_trust(
+    serve, tmp_path, monkeypatch
+):
+    authority, played = Authority(tmp_path, "site"), serve(layer({}))
+    issued = authority.issue("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.cert, issued.key)
+    played.socket = context.wrap_socket(played.socket, server_side=True)
+    registry = Registry(parse_reference(f"{played.name}:t"))
+    registry._url = registry._url.replace("http:", "https:")
+    cause = f"certificate of registry {played.address} is not trusted: unable to get local issuer"
+    with pytest.raises(PublishError, match=cause) as raised:
+        registry.manifest("t")
+    assert str(raised.value.remedy).startswith("REQUESTS_CA_BUNDLE=FILE")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.file))
+    assert registry.manifest("t").digest == played.document.digest
 
 
 @pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
