@@ -215,13 +215,20 @@ class Registry:
             self._session.auth = pair or _as_it_is
             return
         asked = dict(_CHALLENGE.findall(challenge))
+        realm, renewal, form = asked.pop("realm", ""), stored.get("IdentityToken"), {}
+        if renewal:  # an identity token, which some logins leave instead of a password
+            form = {**asked, "grant_type": "refresh_token", "client_id": "numlkit"}
+            form["refresh_token"], asked = str(renewal), {}
         # Prepared, it is judged as it is sent: some addresses name two hosts to two parsers.
-        realm = requests.Request("GET", asked.pop("realm", ""), params=asked).prepare().url or ""
-        if pair is not None and not self._may_know_the_password(realm):
+        realm = requests.Request("GET", realm, params=asked).prepare().url or ""
+        if (pair is not None or form) and not self._may_know_the_password(realm):
             cause = f"registry {self._at.host} wants its password sent unprotected, to {realm}"
             remedy = f"have it name one with https, or docker logout {self._at.host}"
             raise PublishError(cause, remedy)
-        answer = _Session().get(
+        session = _Session()
+        # A redirection would take a form elsewhere.
+        ask = partial(session.post, data=form, allow_redirects=False) if form else session.get
+        answer = ask(
             realm, auth=pair, timeout=_TIMEOUT_S, stream=True, proxies=_proxies(_host_of(realm))
         )
         if answer.ok:

@@ -6,7 +6,7 @@ import json
 import re
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 from tests.releases import Blob, manifest
 
@@ -25,6 +25,7 @@ class Registry(ThreadingHTTPServer):
         endless: What it repeats for ever instead of any manifest or list of tags, or as a token.
         packed: What it answers there with ``Content-Encoding: gzip``.
         asked: The paths that it was asked for, each with the ``Authorization`` sent to it.
+        forms: What was sent to it by POST, by names.
     """
 
     def __init__(self, content: list[Blob], host: str = "127.0.0.1") -> None:
@@ -38,6 +39,7 @@ class Registry(ThreadingHTTPServer):
         self.token = b'{"token": "own"}'
         self.endless, self.packed = b"", b""
         self.asked: list[tuple[str, str | None]] = []
+        self.forms: list[dict[str, str]] = []
         self.address = f"{host}:{self.server_address[1]}"
         self.name = f"{self.address}/r/i"
 
@@ -70,6 +72,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404)
         else:
             self._send_blob(here.blobs[name])
+
+    def do_POST(self) -> None:
+        here, form = self.server, self.rfile.read(int(self.headers["Content-Length"]))
+        here.forms.append(dict(parse_qsl(form.decode(), strict_parsing=True)))
+        if here.elsewhere:
+            self._answer(307, Location=f"{here.elsewhere}{self.path}")
+        else:
+            self._answer(200, here.token)
 
     def _list_tags(self) -> None:
         after = parse_qs(urlsplit(self.path).query).get("last", [""])[0]

@@ -25,8 +25,9 @@ def log_in(tmp_path, monkeypatch):
     """Does what ``docker login`` does."""
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
-    def write(host: str) -> None:
-        (tmp_path / "config.json").write_text(json.dumps({"auths": {host: {"auth": PASSWORD}}}))
+    def write(host: str, **entry: str) -> None:
+        auths = {host: {"auth": PASSWORD, **entry}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
 
     return write
 
@@ -128,6 +129,43 @@ def test_nobody_learns_a_password_of_netrc(serve, log_in, tmp_path, monkeypatch,
     passwords = {shown for _, shown in registry.asked if (shown or "").startswith("Basic")}
     assert passwords == {f"Basic {PASSWORD}"}
     assert {shown for _, shown in other.asked} == {None}
+
+
+def test_a_login_that_left_an_identity_token_gets_a_token_with_it(serve, log_in, tmp_path):
+    registry = serve(layer({}))
+    log_in(registry.address, identitytoken="of alice")
+    realm = f"http://{registry.address}/token"
+    registry.challenge = f'Bearer realm="{realm}",service="x",scope="repository:r/i:pull"'
+    registry.token = b'{"access_token": "own"}'
+    assert find_image(f"{registry.name}:t", tmp_path).digest == registry.document.digest
+    assert registry.forms == [
+        {
+            "grant_type": "refresh_token",
+            "client_id": "numlkit",
+            "refresh_token": "of alice",
+            "service": "x",
+            "scope": "repository:r/i:pull",
+        }
+    ]
+    assert "of alice" not in str(registry.asked)
+
+
+@pytest.mark.parametrize(
+    ("realm", "refused"),
+    [
+        ("http://auth.example.org/token", "wants its password sent unprotected"),
+        ("http://{}/token", "which gives no token"),  # but leads elsewhere
+    ],
+)
+def test_an_identity_token_is_sent_only_where_a_password_is(serve, log_in, realm, refused):
+    registry, other = serve(layer({})), serve(host="127.0.0.2")
+    log_in(registry.address, identitytoken="of alice")
+    registry.elsewhere = f"http://{other.address}"
+    with pytest.raises(PublishError, match=refused):
+        Registry(parse_reference(registry.name))._log_in(
+            f'Bearer realm="{realm.format(registry.address)}"'
+        )
+    assert other.forms == []
 
 
 @pytest.mark.parametrize(
