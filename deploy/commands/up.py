@@ -127,7 +127,7 @@ def _up_farm(options: argparse.Namespace, console: Console) -> int:
     console.line(f"clients find them by --servers {quote(str(farm.registry.folder))}")
     if there < farm.servers:
         console.say(f"{there} of {farm.servers} are there; the others wait (numlkit status)")
-    console.answer({"ok": True, "servers": urls, "registry": str(farm.registry.folder)})
+    console.answer({"ok": there > 0, "servers": urls, "registry": str(farm.registry.folder)})
     return 0 if there else 1
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from deploy.commands import down
+from deploy.commands import down, up
 from deploy.commands.up import start
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.state import DeploymentFolder
@@ -59,6 +59,14 @@ def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost():
 @pytest.mark.parametrize(("outcome", "settings"), [(OTHER, {}), (PORT, {"ports": Ports()})])
 def test_nothing_else_is_tried_again(outcome, settings):
     assert started(outcome, None, **settings) == (1, [f"failed: {outcome.cause}"])
+
+
+@pytest.mark.parametrize("there", [0, 1])
+def test_a_farm_of_which_no_server_is_there_in_time_is_no_success(there, home, monkeypatch, capsys):
+    monkeypatch.setattr(up, "start_farm", lambda farm: farm)
+    monkeypatch.setattr(up, "await_servers", lambda *_, **__: there)
+    status = up.main(["--engine", "slurm", "--servers", "2", "--listen", "0.0.0.0", "--json"])
+    assert (status, json.loads(capsys.readouterr().out)["ok"]) == (1 - there, there > 0)
 
 
 _STARTS = """
