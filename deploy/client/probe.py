@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAwayError
+from deploy.host.errors import (
+    ClientError,
+    KitError,
+    NoAnswerError,
+    RequestError,
+    ServerAwayError,
+)
 from numl_formats.golden import GoldenEvent, difference, numbered, one_by_one, tensor_names
 
 if TYPE_CHECKING:
@@ -137,7 +143,7 @@ def smoke(probe: Probe, model: str, golden: GoldenEvent | None) -> SmokeResult:
                     started = time.perf_counter()
                     error = ask_golden(transport, model, golden)
                     seconds = time.perf_counter() - started
-    except ServerAwayError as away:
+    except (ServerAwayError, ClientError) as away:
         ready, error = False, away.cause
     except RequestError as refused:
         error, late = refused.cause, isinstance(refused, NoAnswerError)

@@ -16,6 +16,7 @@ from deploy.host.errors import DeploymentError, KitError
 from deploy.host.finding import Finding
 from tests.certificates import LONG_AGO, Authority
 from tests.plans import make_plan
+from tests.unit.deploy.client.servers import Website, http_server, raw_server
 from tests.unit.deploy.deployment.test_state import make_state
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -92,6 +93,29 @@ def test_a_container_that_docker_restarted_is_not_called_dead(asked):
     finally:
         server.communicate()
     assert _problems(folder) == ((unwatched, "the server is dead"), health.UP_AGAIN)
+
+
+@pytest.mark.parametrize(
+    ("another", "says"),
+    [
+        (http_server(answers=Website), "is not Triton's HTTP port"),
+        (raw_server(b"SSH-2.0-OpenSSH_9.6\r\n"), "not over HTTP"),
+    ],
+    ids=["website", "sshd"],
+)
+def test_a_dead_deployment_is_told_also_while_another_program_has_its_port(another, says):
+    with another as port:
+        ports = Ports(http=port, grpc=1, metrics=2)
+        folder = _write(supervisor=DEAD, server=DEAD, ports=ports)
+        folder.write_plan(make_plan(folder.path, instances={"nugraph3": 1}, identity="a"))
+        (folder.repository / "nugraph3").mkdir(parents=True)
+        found = health.examine(folder, folder.require_state(), timeout=1.0)
+    assert found.problems[:2] == (
+        "the supervisor is dead: failures will not be healed",
+        "the server is dead",
+    )
+    assert found.remedy == health.UP_AGAIN
+    assert found.models[0].smoke.error == f"http://127.0.0.1:{port} answers, but {says}"
 
 
 def test_what_to_do_about_a_server_is_said_by_its_supervisor_if_that_lives(asked):
