@@ -245,8 +245,9 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         for path in ("archive", "models_dir"):
             if isinstance(values.get(path), str):
                 values[path] = (file.parent / values[path]).absolute()
-        if isinstance(values.get("triton"), str):
-            values["triton"] = absolute_if_there(values["triton"], file.parent)
+        for name in ("image", "triton"):
+            if isinstance(values.get(name), str):
+                values[name] = absolute_if_there(values[name], file.parent)
         for table in ("checkpoints", "norms", "tls"):
             # Absolute: a server is started, and started again, from another folder.
             if isinstance(values.get(table), dict):

@@ -74,6 +74,15 @@ def test_paths_in_the_file_are_relative_to_the_file(load, tmp_path):
     assert load(file).checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
 
 
+def test_an_image_in_the_file_is_a_file_beside_it_or_else_the_name_of_one(load, tmp_path):
+    file = 'image = "numl/numl.sif"\n'
+    assert load(file).image == "numl/numl.sif"
+    (tmp_path / "numl").mkdir()
+    (tmp_path / "numl/numl.sif").touch()
+    assert load(file).image == str(tmp_path / "numl/numl.sif")
+    assert load(file, {"image": "numl/numl.sif"}).image == "numl/numl.sif"
+
+
 def test_with_tls_only_grpc_is_offered_to_other_hosts(load, tmp_path):
     deployment = load('listen = "0.0.0.0"\n[tls]\ncert = "site.pem"\nkey = "/keys/site.key"\n')
     assert deployment.tls == Tls(cert=tmp_path / "site.pem", key=Path("/keys/site.key"))
