@@ -70,6 +70,7 @@ class Supervisor:
         self._pulse: Pulse | None = None
         # Whether the state file is behind, for lack of room.
         self._unwritten = False
+        self._look_due = 0.0
         self._serving: tuple[Stub, ...] = ()
         # Models whose staged files are gone, which cannot be reloaded.
         self._lost: set[str] = set()
@@ -196,22 +197,14 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Replace what dies or outgrows its limit, until told to stop."""
-        memory_due = time.monotonic()
         while not self._stop.wait(WATCH_S):
             server = self._server
             assert server is not None
-            excess = None
             try:
-                if time.monotonic() >= memory_due:
-                    excess, memory_due = server.outgrown(), time.monotonic() + MEMORY_S
-                    if self._unwritten or not self._folder.state_file.exists():
-                        # Without it, commands would take the deployment for stopped.
-                        self._write_state()
                 if not server.alive():
                     log.warning("the server died: %s", _why(server.output()))
                     self._replace()
-                elif excess is not None:
-                    log.warning("the server %s: restarting it", excess)
+                elif self._outgrown(server):
                     self._replace()
                 elif self._pulse is not None and self._pulse.lost:
                     log.warning("the server does not answer: restarting it")
@@ -225,6 +218,19 @@ class Supervisor:
                 # A full disk or a missing file: it may be fixed by the next check.
                 log.error("cannot heal: %s", error)
                 self._stop.wait(FIRST_PAUSE_S)
+
+    def _outgrown(self, server: Server) -> bool:
+        """Twice a second, see whether a server outgrew its limit, and to a lost state file."""
+        if time.monotonic() < self._look_due:
+            return False
+        self._look_due = time.monotonic() + MEMORY_S
+        excess = server.outgrown()
+        if excess is not None:
+            log.warning("the server %s: restarting it", excess)
+        if self._unwritten or not self._folder.state_file.exists():
+            # Without it, commands would take the deployment for stopped.
+            self._write_state()
+        return excess is not None
 
     def _replace(self) -> None:
         if not self._plan.deployment.heal:
@@ -270,8 +276,12 @@ class Supervisor:
             request_reload(self._plan.repository, model)
         # A load takes no longer than a start; twice that for a busy host.
         patience = max(HEAL_S, 2 * (self._state.seconds_to_ready or 0))
-        deadline, loading = time.monotonic() + patience, set(missing)
+        deadline, loading, failing = time.monotonic() + patience, set(missing), set[str]()
         while not self._stop.wait(WATCH_S) and server.alive():
+            if self._outgrown(server):
+                self._replace()
+                return
+            self._end_retired()
             said, position = server.lines_since(position)
             loaded = {model for model in loading if f"successfully loaded '{model}'" in said}
             loading -= loaded
@@ -282,9 +292,11 @@ class Supervisor:
             if not loading and self._answers(missing):
                 self._note_healed(missing)
                 return
-            if "failed to load" in said:
-                # Triton tries again at each poll.
-                deadline = time.monotonic() + patience
+            if failed := {model for model in loading if f"failed to load '{model}'" in said}:
+                failing |= failed
+                if failing >= loading:
+                    # Triton tries again at each poll. Of a load that hangs it says nothing.
+                    deadline, failing = time.monotonic() + patience, set()
                 known = diagnose(said)
                 if known is not None and known.cause != self._state.cause:
                     log.error("not healed: %s", known.cause)

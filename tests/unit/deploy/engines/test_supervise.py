@@ -257,6 +257,45 @@ def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(run, stu
     assert run.servers == [server]
 
 
+def fail_a_second_model(run: Run) -> StandIn:
+    """Kill a stub of each model; return the server, once it is told to load both again."""
+    server, before = run.lose_a_stub(), run.other_version.stat().st_mtime_ns
+    run.stubs.kill(server.own[2])
+    server.say("failed to load 'm' version 1: Internal: no")
+    run.until(lambda _: run.other_version.stat().st_mtime_ns > before)
+    return server
+
+
+def test_while_a_load_keeps_failing_memory_is_bounded_and_a_lost_state_file_written(
+    run, monkeypatch
+):
+    server = run.lose_a_stub()
+    server.say("failed to load 'm' version 1: Internal: no")
+    run.until_looked()
+    run.folder.state_file.unlink()
+    run.until(lambda state: state.phase == "healing")
+    monkeypatch.setattr(server, "outgrown", lambda: "uses 5000 MB")
+    run.until_restarted()
+    assert server.stopped
+
+
+def test_a_load_that_keeps_failing_does_not_keep_another_model_s_old_stubs(run, stubs):
+    server = fail_a_second_model(run)
+    run.start_stubs()
+    server.say("successfully loaded 'm'\nfailed to load 'n' version 1: Internal: no")
+    assert stubs.children[1].wait() == -signal.SIGKILL
+    assert (run.state.phase, run.servers) == ("healing", [server])
+
+
+def test_a_load_that_never_ends_is_given_up_although_another_keeps_failing(run):
+    server = fail_a_second_model(run)
+    for _ in range(2):
+        server.say("failed to load 'm' version 1: Internal: no")
+        run.wait_long(0.6)
+    run.until_restarted()
+    assert server.stopped
+
+
 def test_a_server_that_never_ends_a_load_is_restarted(run):
     first = run.lose_a_stub()
     run.wait_long()
