@@ -93,12 +93,16 @@ def built_here() -> dict[str, str]:
     return {each.name: each.sha256 for each in artefacts if each.kind == "image"}
 
 
+def is_rootless(info: dict[str, Any]) -> bool:
+    """Return whether an engine runs without root, from its answer to ``/info``."""
+    return any("rootless" in option for option in info.get("SecurityOptions") or ())
+
+
 def docker_in_words(version: dict[str, Any], info: dict[str, Any]) -> str:
     """Return one line about an engine, from its answers to ``/version`` and ``/info``."""
     names = [component["Name"] for component in version.get("Components", [])]
     name = "podman" if "Podman Engine" in names else "Docker"
-    options = info.get("SecurityOptions") or []
-    rootless = ", rootless" if any("rootless" in option for option in options) else ""
+    rootless = ", rootless" if is_rootless(info) else ""
     runtimes = ", NVIDIA runtime" if "nvidia" in (info.get("Runtimes") or {}) else ""
     return (
         f"{name} {version['Version']} (API {version['ApiVersion']}), storage {info['Driver']} in "
@@ -117,7 +121,7 @@ def readable_in_image(file: Path) -> bool:
 
 
 def may_raise_limits() -> bool:
-    """Return whether the engine can lift a container's limit on locked memory.
+    """Return whether an engine of root's can lift a container's limit on locked memory.
 
     One that runs without CAP_SYS_RESOURCE itself, as in a container, cannot.
     """
@@ -221,22 +225,31 @@ class DockerEngine(ContainerEngine):
                 chunks, _ = client.api.get_archive(container, str(path))
                 unpack(as_stream(chunks), target)
 
+    @cached_property
+    def _rootless(self) -> bool:
+        with engine_errors(), closing(connect()) as client:
+            return is_rootless(client.info())
+
     @property
     def user(self) -> str | None:
         if os.getuid():
-            return f"{os.getuid()}:{os.getgid()}"
+            # Root in a rootless engine's container is whom the engine belongs to.
+            return "0:0" if self._rootless else f"{os.getuid()}:{os.getgid()}"
         # A stock image's own user is root.
         return f"{IMAGE_USER}:0" if self.deployment.env == "packed" else None
 
     @property
     def groups(self) -> tuple[int, ...]:
         # What this user may read, such as a key of the group ssl-cert, the server must, too.
-        return tuple(sorted({*os.getgroups()} - {os.getgid()})) if os.getuid() else ()
+        if os.getuid() == 0 or self._rootless:
+            return ()
+        return tuple(sorted({*os.getgroups()} - {os.getgid()}))
 
     @property
     def limits(self) -> tuple[tuple[str, int], ...]:
         limits = (("stack", _STACK_BYTES),)
-        return (("memlock", -1), *limits) if may_raise_limits() else limits
+        raises = may_raise_limits() and not self._rootless
+        return (("memlock", -1), *limits) if raises else limits
 
     def prepare(self, say: Say) -> None:
         """Also check that the server in the container can read what it needs."""

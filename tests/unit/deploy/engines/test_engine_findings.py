@@ -52,6 +52,29 @@ def test_podman_without_root_says_so():
     )
 
 
+@pytest.mark.parametrize(
+    ("caller", "options", "user", "groups", "limits"),
+    [
+        (1234, ["name=rootless"], "0:0", (), ["stack"]),
+        (1234, ["name=seccomp,profile=default"], "1234:100", (110,), ["memlock", "stack"]),
+        (1234, None, "1234:100", (110,), ["memlock", "stack"]),
+        (0, ["name=rootless"], None, (), ["stack"]),
+    ],
+)
+def test_a_rootless_engine_s_user_is_root_in_a_container_and_no_limit_is_raised(
+    monkeypatch, caller, options, user, groups, limits
+):
+    """Docker's rootless mode maps its own user to root, and 65,536 others; it has no capability."""
+    client = SimpleNamespace(info=lambda: {"SecurityOptions": options}, close=lambda: None)
+    monkeypatch.setattr("deploy.engines.docker.connect", lambda: client)
+    monkeypatch.setattr("deploy.engines.docker.may_raise_limits", lambda: True)
+    for name, answer in (("getuid", caller), ("getgid", 100), ("getgroups", [100, 110])):
+        monkeypatch.setattr(os, name, lambda answer=answer: answer)
+    engine = DockerEngine(RESOLVED)
+    assert (engine.user, engine.groups) == (user, groups)
+    assert [name for name, _ in engine.limits] == limits
+
+
 def test_limits_that_an_engine_would_silently_drop_are_named():
     info: dict[str, Any] = {"MemoryLimit": False, "CpuCfsQuota": False}
     assert not list(DockerEngine(RESOLVED).limit_findings(info, "problem"))
