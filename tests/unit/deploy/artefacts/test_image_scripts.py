@@ -41,9 +41,9 @@ def image(tmp_path):
     return opt
 
 
-def start(image: Path, name: str, **variables: str) -> subprocess.Popen[str]:
+def start(image: Path, name: str, *words: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [image / "numl" / "bin" / name],
+        [image / "numl" / "bin" / name, *words],
         env=os.environ | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -71,6 +71,24 @@ def test_a_server_whose_terminal_closes_or_that_is_stopped_leaves_no_shared_memo
             assert not region.exists()
         finally:
             region.unlink(missing_ok=True)
+
+
+def test_a_server_has_the_time_to_finish_that_the_caller_gives_it(image, tmp_path):
+    """As the chart does: more than every server of the kit has."""
+    finishing = f"""\
+#!/bin/bash
+trap 'sleep 5; echo finished; exit' TERM
+mktemp --directory /tmp/python_env_XXXXXX >/dev/null
+sleep 1
+echo /dev/null >{tmp_path}/started
+while sleep 0.1; do :; done
+"""
+    write_program(image / "tritonserver" / "bin" / "tritonserver", finishing)
+    with start(image, "serve", "--cpu", "--exit-timeout-secs=30") as server:
+        shared(image)
+        server.terminate()
+        assert server.communicate(timeout=20)[0] == "finished\n"
+    assert server.returncode == 0
 
 
 def test_a_check_needs_no_temporary_folder_of_the_caller(image):

@@ -130,6 +130,7 @@ def test_a_pod_is_given_its_drain_and_then_its_stop():
     [server] = pod["containers"]
     assert server["lifecycle"]["preStop"]["exec"]["command"] == ["/bin/sleep", "40"]
     assert pod["terminationGracePeriodSeconds"] == 90
+    assert "--exit-timeout-secs=45" in server["args"]
     # A connection ends within the drain, and its client goes to another pod.
     assert "--grpc-max-connection-age=20000" in server["args"]
 
