@@ -33,6 +33,7 @@ _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _UNTRUSTED = re.compile(r"certificate verify failed: ([^(\n]+)")
+_UNKNOWN = ("issuer", "self-signed", "self signed")
 # requests knows the authorities that come with it, not those that the host trusts.
 _AUTHORITY = (
     "REQUESTS_CA_BUNDLE=FILE with the authority that signed it (PEM), such as "
@@ -184,7 +185,9 @@ class Registry:
             why = _UNTRUSTED.search(str(error))
             if why is not None:
                 cause = f"the certificate of registry {host} is not trusted: {why[1].strip(' .')}"
-                raise PublishError(cause, _AUTHORITY) from None
+                unknown = any(word in why[1] for word in _UNKNOWN)
+                remedy = _AUTHORITY if unknown else "name it as its certificate does, or renew that"
+                raise PublishError(cause, remedy) from None
             cause = (
                 f"registry {host} cannot be reached, or is not a registry: {type(error).__name__}"
             )

@@ -120,6 +120,8 @@ class TritonTransport:
         """Return the model's configuration as JSON; empty if the server does not expose it."""
         try:
             answer = self._ask("get_model_config", model)
+        except NoAnswerError:  # that says nothing of what it exposes
+            raise
         except (RequestError, ClientError):
             return {}
         return answer.get("config", answer) if isinstance(answer, dict) else answer

@@ -221,11 +221,9 @@ def _server(given: str) -> list[str]:
 
 
 def _summary(found: Progress, into: Path, console: Console) -> int:
-    for failure in found.left[:_SHOWN_FAILURES]:
-        reason = failure.reason.removeprefix(f"{failure.source}: ")
-        console.line(f"left: {failure.source}: {reason}")
-    if (more := len(found.left) - _SHOWN_FAILURES) > 0:
-        console.line(f"and {more:,} more (--json lists all)")
+    sources = ((each.source, each.reason.removeprefix(f"{each.source}: ")) for each in found.left)
+    for line in _first([f"left: {source}: {reason}" for source, reason in sources]):
+        console.line(line)
     console.line(
         f"{found.done:,} of {counted(found.files, 'file')} done in {into}, "
         f"{found.skipped:,} of them before; {counted(found.events, 'event')}, "
@@ -283,18 +281,23 @@ def show_failures(
 ) -> None:
     """Print the first failed events: as errors, if nothing was answered."""
     lines = []
-    for failure in failures[:_SHOWN_FAILURES]:
+    for failure in failures:
         named = "" if failure.event_id is None else "event {},{},{}: ".format(*failure.event_id)
         lines.append(f"{named}{failure.reason}")
-    if len(failures) > _SHOWN_FAILURES:
-        lines.append(f"and {len(failures) - _SHOWN_FAILURES} more (--json lists all)")
     if failures and answered:
         console.line(f"{len(failures)} {told}:")
-    for line in lines:
+    for line in _first(lines):
         if answered:
             console.line(f"  {line}")
         elif console.mode != "json":  # there the answer names them
             console.error(KitError(line))
+
+
+def _first(lines: list[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    if (more := len(lines) - _SHOWN_FAILURES) <= 0:
+        return lines
+    return [*lines[:_SHOWN_FAILURES], f"and {more} more (--json lists all)"]
 
 
 main = partial(run, _infer, parser)

@@ -245,9 +245,10 @@ def load_deployment(file: Path | None, overrides: Mapping[str, Any]) -> Deployme
         for path in ("archive", "models_dir"):
             if isinstance(values.get(path), str):
                 values[path] = (file.parent / values[path]).absolute()
-        for name in ("image", "triton"):
-            if isinstance(values.get(name), str):
-                values[name] = absolute_if_there(values[name], file.parent)
+        if str(values.get("image")).endswith(".sif"):  # any other is one of a registry
+            values["image"] = str((file.parent / values["image"]).absolute())
+        if isinstance(values.get("triton"), str):
+            values["triton"] = absolute_if_there(values["triton"], file.parent)
         for table in ("checkpoints", "norms", "tls"):
             # Absolute: a server is started, and started again, from another folder.
             if isinstance(values.get(table), dict):

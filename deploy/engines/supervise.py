@@ -277,8 +277,10 @@ class Supervisor:
         # A load takes no longer than a start; twice that for a busy host.
         patience = max(HEAL_S, 2 * (self._state.seconds_to_ready or 0))
         deadline, loading, failing = time.monotonic() + patience, set(missing), set[str]()
+        stuck = False
         while not self._stop.wait(WATCH_S) and server.alive():
-            if self._outgrown(server):
+            # While a model is loaded, its old and its new stubs may take more than is allowed.
+            if stuck and self._outgrown(server):
                 self._replace()
                 return
             self._end_retired()
@@ -293,7 +295,7 @@ class Supervisor:
                 self._note_healed(missing)
                 return
             if failed := {model for model in loading if f"failed to load '{model}'" in said}:
-                failing |= failed
+                stuck, failing = True, failing | failed
                 if failing >= loading:
                     # Triton tries again at each poll. Of a load that hangs it says nothing.
                     deadline, failing = time.monotonic() + patience, set()
@@ -301,7 +303,7 @@ class Supervisor:
                 if known is not None and known.cause != self._state.cause:
                     log.error("not healed: %s", known.cause)
                     self._note("healing", cause=known.cause, remedy=known.remedy)
-                if self._missing(server).keys() - missing.keys():
+                if self._missing(server).keys() - loading:
                     return  # another model needs the same: the next check heals both
             elif time.monotonic() > deadline:
                 if self._loaded_unsaid(server, missing, old):

@@ -167,7 +167,8 @@ class Client:
         Of one that is away, whoever connects anew finds out.
         """
         for found in self._connected().ask_each(lambda each: each.parameters(self.model.name)):
-            self._has_others |= self._differ(found)
+            if found.get(WEIGHTS_DIGEST, "") not in ("", self._weights):
+                self._has_others = True
         if self._has_others:
             cause = f"the servers were given other weights than {self.model.name} had before"
             raise ClientError(cause, "write what is left to another folder")
@@ -223,7 +224,8 @@ class Client:
         endpoint = self.endpoints[server]
         transport = TritonTransport(endpoint, timeout=self.timeout)
         try:
-            if self._weights and self._differ(transport.parameters(self.model.name)):
+            found = transport.parameters(self.model.name) if self._weights else {}
+            if found.get(WEIGHTS_DIGEST, self._weights) != self._weights:
                 self._has_others = True
                 cause = f"{endpoint.url} serves other weights than {self.model.name} had before"
                 raise ClientError(cause, "ask servers with the same weights in one run")
@@ -231,9 +233,6 @@ class Client:
             transport.close()
             raise
         return transport
-
-    def _differ(self, parameters: Mapping[str, str]) -> bool:
-        return self._weights not in ("", parameters.get(WEIGHTS_DIGEST, self._weights))
 
     def _connected(self) -> PooledTransport:
         """Return this thread's own connections: those of HTTP cannot be used by another."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -27,7 +28,7 @@ from deploy.artefacts.registry import Manifest, Registry
 from deploy.artefacts.statements import provenance_of, sbom_of
 from deploy.artefacts.tags import check_tag, next_signed, refuse_gone, verify_tag
 from deploy.host.console import Console, Say, as_time
-from deploy.host.errors import DeploymentError, PublishError, SignatureError
+from deploy.host.errors import DeniedError, DeploymentError, PublishError, SignatureError
 from deploy.publishing.audit import audit, size_of
 from deploy.publishing.destination import InRegistry
 from deploy.publishing.place import Entry, Listing, Look, Order, Outcome, Place, Signing
@@ -109,27 +110,26 @@ class RegistryPlace(Place):
         # without the key has set it back already.
         sign = order.sign is not None and (switch or not self._is_signed(there, order, place))
         self._refuse_changed(place, current)
-        if order.sign is not None and sign:
-            say("signing it, its SBOM and its provenance")
-            parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
-            statements = {SBOM: parts, PROVENANCE: provenance}
-            named = self._named(current) if current is not None else None
-            with signer_of(order.sign, order.verify) as signer:
+        with ExitStack() as held:
+            signer = order.verify
+            if order.sign is not None and sign:
+                say("signing it, its SBOM and its provenance")
+                signer = held.enter_context(signer_of(order.sign, order.verify))
+                parts, provenance = folder / sbom_of(artefact), folder / provenance_of(artefact)
+                named = self._named(current) if current is not None else None
                 new = next_signed(place, named, self._releases(tag), signer)
+                statements = {SBOM: parts, PROVENANCE: provenance}
                 sign_image(self._named(there), order.sign, statements, new)
+            if order.verify is not None:
+                verify_image(self._named(there), order.verify)
+            if signer is not None:
                 check_tag(place, self._named(there), signer)
-        if order.verify is not None:
-            verify_image(self._named(there), order.verify)
-            check_tag(place, self._named(there), order.verify)
-        if switch:
-            self._refuse_changed(place, current)
-            self.registry.tag(there.digest, tag)
-        # Not before the tag names it: if it cannot, the older release is still the newest there.
-        if order.sign is not None:
-            with signer_of(order.sign, order.verify) as signer:
+            if switch:
+                self._refuse_changed(place, current)
+                self.registry.tag(there.digest, tag)
+            # Remembered now: if the tag cannot be moved, the older release is still its newest.
+            if signer is not None:
                 verify_tag(place, self._named(there), signer)
-        elif order.verify is not None:
-            verify_tag(place, self._named(there), order.verify)
         done = [word for word, did in (("pushed", absent), ("signed", sign)) if did]
         lines = [f"{self.at.name}:{release}: {' and '.join(done) or 'is already there'}"]
         lines.append(f"{self.at.name}:{tag} {'now ' if switch else ''}names it: {there.digest}")
@@ -233,8 +233,11 @@ class RegistryPlace(Place):
         return replace(self.at, tag="", digest=manifest.digest)
 
     def _releases(self, tag: str) -> Iterator[Reference]:
-        """Yield the releases that are there for a tag."""
-        for name in self.registry.tags():
+        """Yield the releases that are there for a tag; none to a user who may not list them."""
+        names: Iterable[str] = ()
+        with suppress(DeniedError):
+            names = self.registry.tags()
+        for name in names:
             if re.fullmatch(rf"{re.escape(tag)}-[0-9a-f]{{12}}", name):
                 found = self.registry.manifest(name)
                 if found is not None:

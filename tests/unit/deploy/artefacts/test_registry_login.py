@@ -82,6 +82,12 @@ def test_a_registry_with_a_certificate_of_the_sites_own_authority_is_told_how_to
     assert str(raised.value.remedy).startswith("REQUESTS_CA_BUNDLE=FILE")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(authority.file))
     assert registry.manifest("t").digest == played.document.digest
+    # Of a trusted authority, but for another name: trust does not mend that.
+    registry = Registry(parse_reference(f"localhost:{played.server_port}/lab/numl:t"))
+    registry._url = registry._url.replace("http:", "https:")
+    with pytest.raises(PublishError, match="is not trusted: Hostname mismatch") as raised:
+        registry.manifest("t")
+    assert raised.value.remedy == "name it as its certificate does, or renew that"
 
 
 @pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])

@@ -8,7 +8,7 @@ import pytest
 from deploy.client import endpoint
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.host.errors import ServerAwayError
+from deploy.host.errors import NoAnswerError, ServerAwayError
 from tests.cpp.scripted import stoppable
 
 MODEL = ServedModel("nugraph3", {"hit_table_local_plane": "INT32"}, ("x_filter_u",), {})
@@ -26,3 +26,13 @@ def test_a_server_that_is_stopped_is_away_long_before_the_timeout(monkeypatch):
             server.stop()
             with pytest.raises(ServerAwayError):
                 transport.infer(MODEL, EVENT)
+
+
+def test_a_server_that_hangs_is_not_taken_for_one_that_keeps_its_configuration_to_itself():
+    with stoppable() as server:
+        address = Endpoint.parse(f"grpc://127.0.0.1:{server.port}")
+        with closing(TritonTransport(address, timeout=1)) as transport:
+            assert transport.parameters("nugraph3") == {}
+            server.stop()
+            with pytest.raises(NoAnswerError):
+                transport.parameters("nugraph3")

@@ -74,13 +74,14 @@ def test_paths_in_the_file_are_relative_to_the_file(load, tmp_path):
     assert load(file).checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
 
 
-def test_an_image_in_the_file_is_a_file_beside_it_or_else_the_name_of_one(load, tmp_path):
+def test_a_sif_in_the_file_is_beside_it_and_any_other_image_has_the_name_that_it_has(
+    load, tmp_path
+):
     file = 'image = "numl/numl.sif"\n'
-    assert load(file).image == "numl/numl.sif"
-    (tmp_path / "numl").mkdir()
-    (tmp_path / "numl/numl.sif").touch()
     assert load(file).image == str(tmp_path / "numl/numl.sif")
     assert load(file, {"image": "numl/numl.sif"}).image == "numl/numl.sif"
+    (tmp_path / "numl").mkdir()
+    assert load('image = "numl"\n').image == "numl"
 
 
 def test_with_tls_only_grpc_is_offered_to_other_hosts(load, tmp_path):

@@ -74,6 +74,35 @@ def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(run, stu
     assert run.servers == [server]
 
 
+def test_while_one_model_cannot_be_loaded_another_is_healed_again_and_again(run, stubs):
+    server = run.lose_a_stub()
+    stubs.kill(server.own[2])
+    run.until_looked()
+    server.say("failed to load 'n' version 1: Internal: no")
+    run.until(lambda state: state.phase == "healing")
+    run.until_looked()
+    for _ in range(2):
+        before = run.version.stat().st_mtime_ns
+        new = run.start_stubs()
+        server.say("successfully loaded 'm'")
+        run.until_looked()
+        stubs.kill(new[0])
+        server.say("failed to load 'n' version 1: Internal: no")
+        run.until_touched(before)
+
+
+def test_a_load_may_take_more_memory_than_the_server_afterwards(run, monkeypatch):
+    server = run.lose_a_stub()
+    monkeypatch.setattr(server, "outgrown", lambda: "uses 5000 MB")
+    run.start_stubs()
+    run.clock.ahead += supervise.MEMORY_S
+    run.until_looked()
+    monkeypatch.setattr(server, "outgrown", lambda: None)
+    server.say("successfully loaded 'm'")
+    run.until_healed()
+    assert run.servers == [server]
+
+
 def fail_a_second_model(run: Run) -> StandIn:
     """Kill a stub of each model; return the server, once it is told to load both again."""
     server, before = run.lose_a_stub(), run.other_version.stat().st_mtime_ns

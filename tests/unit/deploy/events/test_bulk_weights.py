@@ -73,6 +73,12 @@ def test_weights_that_a_server_is_given_while_the_first_file_is_labelled_end_the
     assert not list(tmp_path.glob("*.json"))
 
 
+def test_weights_that_a_server_did_not_name_before_are_others(files, tmp_path, replaced):
+    replaced.weights["two"] = ""
+    with Client("grpc://two") as client, pytest.raises(ClientError, match="were given other"):
+        label_with(client, files, tmp_path)
+
+
 def test_a_server_that_is_away_when_a_file_is_done_costs_no_file(
     files, tmp_path, replaced, monkeypatch
 ):
