@@ -23,8 +23,9 @@ from tests.synced import MODELS, House, Publisher, make_house
 from tests.syncing import POLL_S, Load, Polling, Sync
 
 OUTAGE_S = 5 * POLL_S
-# From the last PUT to the first answer; two to four are usual.
-SERVES_S = 10.0
+# A later release serves no later than in so many times what the first one took, on a server that
+# had nothing else to do; one to two are usual.
+SERVES = 5
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +88,9 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
         sync = Sync(house, tmp_path / "mirror", publisher.url, server.url)
         sync.start()
         assert server.health() == f"unhealthy: {server.repository} has no models yet\n"
-        publisher.publish(1, 1)
+        begun = publisher.publish(1, 1)
         until(lambda: server.health().startswith("healthy: "), "the first release serves")
+        first = time.monotonic() - begun
         load = Load(server)
         took = []
 
@@ -129,9 +131,9 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
             sync.kill()
             server.stop()
     assert load.wrong + again.wrong == []
-    assert max(took) < SERVES_S, took
+    assert max(took) < SERVES * first, (first, took)
     assert {version for _, _, version in last} == {1}
-    print(f"\n{len(load.versions + again.versions)} right answers; new versions after {took}")
+    print(f"\n{len(load.versions + again.versions)} right answers; new versions after {took}, {first}")
 
 
 def test_what_the_kit_publishes_is_mirrored(publisher, sync):
