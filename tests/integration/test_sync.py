@@ -133,7 +133,9 @@ def test_releases_come_and_go_under_load_and_a_bucket_that_is_away_harms_nobody(
     assert load.wrong + again.wrong == []
     assert max(took) < SERVES * first, (first, took)
     assert {version for _, _, version in last} == {1}
-    print(f"\n{len(load.versions + again.versions)} right answers; new versions after {took}, {first}")
+    print(
+        f"\n{len(load.versions + again.versions)} right answers; new versions after {took}, {first}"
+    )
 
 
 def test_what_the_kit_publishes_is_mirrored(publisher, sync):
