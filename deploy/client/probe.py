@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deploy.client.endpoint import Endpoint
 from deploy.client.transport import ServedModel, TritonTransport
-from deploy.host.errors import (
-    ClientError,
-    KitError,
-    NoAnswerError,
-    RequestError,
-    ServerAwayError,
-)
+from deploy.host.errors import ClientError, KitError, NoAnswerError, RequestError, ServerAwayError
 from numl_formats.golden import GoldenEvent, difference, numbered, one_by_one, tensor_names
 
 if TYPE_CHECKING:
