@@ -63,14 +63,15 @@ class Mirror:
         self._templates = templates
         self._incoming = folder / "incoming"
         self._state = folder / "state.json"
+        self._lock_file = folder / "lock"
         self._seen: set[tuple[Path, str, int]] = set()
         try:
             self.repository.mkdir(parents=True, exist_ok=True)
-            if not (folder / "lock").exists() and any(self.repository.iterdir()):
+            if not self._lock_file.exists() and any(self.repository.iterdir()):
                 # An agent removes what is not of its release.
                 raise UsageError(f"{self.repository} has files that no sync agent put there")
             self._incoming.mkdir(exist_ok=True)
-            self._lock = _locked(folder / "lock")
+            self._lock = _locked(self._lock_file)
         except OSError as error:
             raise UsageError(f"{error.filename}: {error.strerror}") from None
 
@@ -257,8 +258,11 @@ class Mirror:
             _remove(path)
 
     def _workshop(self) -> Path:
-        # Somebody may have removed it, as it is mostly empty.
+        # Somebody may have removed it, as it is mostly empty, or all that the folder has.
         self._incoming.mkdir(parents=True, exist_ok=True)
+        if not _is_at(self._lock_file, self._lock):
+            with self._lock:
+                self._lock = _locked(self._lock_file)
         return self._incoming
 
     def _take_away(self, folder: Path) -> None:
@@ -285,6 +289,12 @@ def _locked(path: Path) -> IO[str]:
     except BlockingIOError:
         raise UsageError(f"{path.parent}: another sync agent is using it") from None
     return stream
+
+
+def _is_at(path: Path, stream: IO[str]) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    return False
 
 
 def _digest(path: Path) -> tuple[Any, int]:

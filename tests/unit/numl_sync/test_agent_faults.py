@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from numl_sync.agent import REPEAT_S
+from numl_sync.errors import UsageError
 from played import (
     POLL_S,
     TODAY,
@@ -167,6 +168,16 @@ def test_a_folder_that_is_removed_is_made_anew(serving):
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
     assert serving.said[0] == f"{serving.folder}/repository was changed by someone else"
+
+
+def test_a_folder_that_was_made_anew_is_the_agents_also_after_a_restart(serving):
+    shutil.rmtree(serving.folder)
+    serving.run(2 * POLL_S)
+    with pytest.raises(UsageError, match="another sync agent is using it"):
+        Stage(serving.folder)
+    serving.start()
+    serving.run(10)
+    assert serving.tree() == expected(1)
 
 
 def test_a_full_disk_is_said_and_tried_again(serving, monkeypatch):
