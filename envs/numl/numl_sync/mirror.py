@@ -288,6 +288,9 @@ def _locked(path: Path) -> IO[str]:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UsageError(f"{path.parent}: another sync agent is using it") from None
+    except OSError as error:  # which has no name
+        cause = f"cannot be locked ({error.strerror}); FOLDER needs a file system with locks"
+        raise OSError(error.errno, cause, str(path)) from None
     return stream
 
 

@@ -1,5 +1,8 @@
 """The agent's command line, and what reaches its log."""
 
+import errno
+import fcntl
+import os
 import signal
 
 import pytest
@@ -69,6 +72,19 @@ def test_a_floor_that_is_no_number_is_refused(least, tmp_path, monkeypatch, caps
     monkeypatch.setenv("NUML_VERIFY_SEQUENCE", least)
     assert main([URL, str(tmp_path), "--once"]) == 2
     assert capsys.readouterr().out.startswith("sync: NUML_VERIFY_SEQUENCE is '")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_said_to_be_the_fault(tmp_path, monkeypatch, capsys, number):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert main([URL, str(tmp_path), "--once"]) == 2
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"sync: {tmp_path}/lock: cannot be locked ({os.strerror(number)}); "
+        "FOLDER needs a file system with locks"
+    )
 
 
 @pytest.mark.parametrize(("once", "status"), [(("--once",), 128 + signal.SIGTERM), ((), 0)])
