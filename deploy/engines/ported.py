@@ -17,7 +17,7 @@ from deploy.environment.sources import find_source
 from deploy.host.console import Say
 from deploy.host.errors import DeploymentError, RepositoryError
 from deploy.host.failures import complaint
-from deploy.host.files import built_folder
+from deploy.host.files import new_folder, refuse_existing
 from deploy.host.programs import run, without_python_variables
 from deploy.triton.config import ModelConfig, model_config_pb2, write_config
 from deploy.triton.site import ENVIRONMENT_NAME, KITS_OWN
@@ -135,8 +135,7 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
     """
     target = repository / name
     check_model_name(name)
-    if target.exists():
-        raise RepositoryError(f"{target} is there already", "choose another name")
+    refuse_existing(target)
     is_onnx = origin.file.suffix == ONNX
     if is_onnx:
         source = find_source(_ONNX_ENVIRONMENT, repository)
@@ -144,7 +143,7 @@ def port(origin: Origin, repository: Path, name: str, say: Say) -> Path:
     else:
         environment = plan_environment("cpu")
     environment.make(say)
-    with built_folder(target) as folder:
+    with new_folder(target) as folder:
         version = folder / "1"
         version.mkdir()
         served = version / (origin.file.name if origin.named else f"model{origin.file.suffix}")

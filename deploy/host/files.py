@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, cast
 
-from deploy.host.errors import KitError
+from deploy.host.errors import KitError, RepositoryError
 
 _OPENING_ATTEMPTS = 100
 # Marks what the kit has not finished: nothing without this name is ever removed as left behind.
@@ -76,6 +76,34 @@ def built_folder(target: Path) -> Iterator[Path]:
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Yield a :func:`work_folder` that becomes ``target`` if the block succeeds.
+
+    Raises:
+        RepositoryError: Something is there by then, or another command is making it.
+    """
+    lock = target.with_name(f"{_MARK}{target.name}.lock")
+    with unless_locked(lock) as free:
+        if not free:
+            cause = f"another command is making {target}"
+            raise RepositoryError(cause, "wait for it, or choose another name")
+        try:
+            with work_folder(target) as partial:
+                partial.chmod(0o755)
+                yield partial
+                refuse_existing(target)
+                partial.rename(target)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def refuse_existing(target: Path) -> None:
+    """Raise RepositoryError if something is there."""
+    if target.exists():
+        raise RepositoryError(f"{target} is there already", "choose another name")
 
 
 @contextmanager

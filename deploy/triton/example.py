@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from deploy.deployment.deployment import check_model_name, find_site_models
-from deploy.host.errors import DeploymentError, RepositoryError
-from deploy.host.files import built_folder
+from deploy.host.errors import DeploymentError
+from deploy.host.files import new_folder, refuse_existing
 from deploy.triton.site import with_callees
 from numl_formats.repository import CONFIG
 
@@ -17,7 +17,7 @@ def copy_example(gallery: Path, entry: str, repository: Path, name: str) -> tupl
 
     Raises:
         DeploymentError: There is no such entry, or ``name`` is not a model's.
-        RepositoryError: A folder of such a name is there already.
+        RepositoryError: A folder of such a name is there already, or being made.
     """
     if entry not in find_site_models(gallery):
         there = ", ".join(find_site_models(gallery))
@@ -28,12 +28,11 @@ def copy_example(gallery: Path, entry: str, repository: Path, name: str) -> tupl
         names[called] = f"{name}_{called.removeprefix(f'{entry}_')}"
     targets = {each: repository / new for each, new in names.items()}
     for target in targets.values():
-        if target.exists():
-            raise RepositoryError(f"{target} is there already", "choose another name")
+        refuse_existing(target)
     # All of them or none.
     with ExitStack() as stack:
         for each, target in targets.items():
-            _copy(gallery / each, stack.enter_context(built_folder(target)), names)
+            _copy(gallery / each, stack.enter_context(new_folder(target)), names)
     return tuple(targets.values())
 
 

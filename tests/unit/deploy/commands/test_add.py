@@ -12,6 +12,7 @@ from deploy.commands.add import GALLERY, main
 from deploy.commands.check import main as check
 from deploy.deployment.deployment import find_site_models
 from deploy.engines import ported
+from deploy.host.files import new_folder
 from deploy.host.paths import CHECKOUT
 from deploy.triton.config import config_of
 from deploy.triton.site import called_by
@@ -96,6 +97,29 @@ def test_what_cannot_be_added_is_said_and_nothing_is_written(
     assert main([*words, "--into", str(tmp_path)]) == status
     assert says in capsys.readouterr().err.splitlines()[0]
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize("origin", [("--like", "gat"), ("--from", str(ONNX))])
+def test_what_another_add_is_making_is_left_to_it(typed_in, tmp_path, monkeypatch, capsys, origin):
+    run_instead(monkeypatch, typed_in, "raise SystemExit(1)")
+    with new_folder(tmp_path / "mine") as others:
+        assert main(["mine", *origin, "--into", str(tmp_path)]) == 1
+        assert others.is_dir()
+    assert f"another command is making {tmp_path}/mine" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_model_that_came_while_it_was_made_stays(typed_in, tmp_path, monkeypatch, capsys):
+    (typed_in / "net.py").touch()
+    theirs = tmp_path / "mine"
+    write = "import numpy as np; np.savez('golden.npz', **{'input/x': [1], 'output/y': [1]})"
+    come = f"import os; os.makedirs('{theirs}/1')"
+    tensors = '{"input": [], "output": []}'
+    run_instead(monkeypatch, typed_in, f"{write}; {come}; print('{tensors}')")
+    assert main(["mine", *OF_CLASS, "net:Net", "--into", str(tmp_path)]) == 1
+    assert f"{theirs} is there already" in capsys.readouterr().err
+    assert [path.name for path in theirs.iterdir()] == ["1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_the_trial_run_sees_nothing_of_the_folder_in_which_add_was_typed(
