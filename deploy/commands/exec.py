@@ -8,6 +8,7 @@ import secrets
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -45,39 +46,41 @@ def _exec(words: Sequence[str], options: argparse.Namespace, console: Console) -
     name = f"exec-{os.getpid()}-{secrets.token_hex(3)}"
     folder = DeploymentFolder(name)
     resolved = Resolved.of(load_deployment(options.file, {**overrides(options), "name": name}))
-    try:
-        fetch_triton(resolved.deployment, console)
-        warnings = check_given(resolved)
-        # By this lock others see that what is half made is being made.
-        with folder.starting():
-            engine, _ = chosen(options, resolved, console)
-            state = launch(engine, folder, console, warnings, parent=os.getpid())
-    except DeploymentError:
-        raise
-    except (KitError, OSError) as error:
-        told = describe_os_error(error) if isinstance(error, OSError) else error
-        told.remedy = _forget_failed(folder, told.remedy, options.log, console)
-        console.error(told)
-        return FAILED
-    except KeyboardInterrupt:
-        _forget_failed(folder, None, options.log, console)
-        raise
-    # What comes while the server is stopped waits, too.
-    with Signals() as signals, Remains() as remains:
+    with ExitStack() as stack:
         try:
-            words, variables = job.told(remains.folder, state.url("grpc"), state.url("http"))
-            return signals.run(words, {**os.environ, **variables}, remains)
-        except JobError as error:
-            console.error(KitError(str(error)))
+            remains = stack.enter_context(Remains())
+            fetch_triton(resolved.deployment, console)
+            warnings = check_given(resolved)
+            # By this lock others see that what is half made is being made.
+            with folder.starting():
+                engine, _ = chosen(options, resolved, console)
+                state = launch(engine, folder, console, warnings, parent=os.getpid())
+        except DeploymentError:
+            raise
+        except (KitError, OSError) as error:
+            told = describe_os_error(error) if isinstance(error, OSError) else error
+            told.remedy = _forget_failed(folder, told.remedy, options.log, console)
+            console.error(told)
             return FAILED
-        except OSError as error:
-            status, why = refused(words, error)
-            console.error(KitError(why))
-            return status
-        finally:
-            if options.log is not None:
-                _keep_log(state.log, options.log, console)
-            _stop(engine, folder, state, console)
+        except KeyboardInterrupt:
+            _forget_failed(folder, None, options.log, console)
+            raise
+        # What comes while the server is stopped, and what remains is removed, waits, too.
+        with Signals() as signals, stack.pop_all():
+            try:
+                words, variables = job.told(remains.folder, state.url("grpc"), state.url("http"))
+                return signals.run(words, {**os.environ, **variables}, remains)
+            except JobError as error:
+                console.error(KitError(str(error)))
+                return FAILED
+            except OSError as error:
+                status, why = refused(words, error)
+                console.error(KitError(why))
+                return status
+            finally:
+                if options.log is not None:
+                    _keep_log(state.log, options.log, console)
+                _stop(engine, folder, state, console)
 
 
 def _stop(

@@ -22,8 +22,9 @@ _PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 _WATCH_S = 0.5
 _GRACE_S = 15
 # Its input ends with the process that writes it; the last line of a kind counts. A server that is
-# asked to end removes what it has in /dev/shm.
-_REMOVE = """command= server=
+# asked to end removes what it has in /dev/shm. Some batch systems signal all of a job's processes.
+_REMOVE = """trap '' HUP INT QUIT TERM USR1 USR2
+command= server=
 while read -r kind group; do
   case $kind in command) command=$group ;; server) server=$group ;; esac
 done
@@ -147,16 +148,24 @@ def refused(words: Sequence[str], error: OSError) -> tuple[int, str]:
 class Remains:
     """What is removed at the end, also if this process is killed; a context manager.
 
+    It raises OSError where there is no usable temporary folder, or no further process.
+
     Attributes:
         folder: A new folder.
     """
 
     def __enter__(self) -> Remains:
-        reading, self._writing = os.pipe()  # only this process has the writing end
         self.folder = Path(tempfile.mkdtemp(prefix="numl-job-"))
         words = ["/bin/sh", "-c", _REMOVE, "sh", str(self.folder), str(_GRACE_S)]
-        self._remover = subprocess.Popen(words, stdin=reading, start_new_session=True)
-        os.close(reading)
+        reading, self._writing = os.pipe()  # only this process has the writing end
+        try:
+            self._remover = subprocess.Popen(words, stdin=reading, start_new_session=True)
+        except OSError as error:
+            self.folder.rmdir()
+            error.filename = words[0]
+            raise
+        finally:
+            os.close(reading)
         return self
 
     def add_command(self, leader: int) -> None:

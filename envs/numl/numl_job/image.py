@@ -287,7 +287,12 @@ def main() -> int:
     except JobError as error:
         _say(str(error))
         return 2
-    with Signals() as signals, Remains() as remains:
+    with Signals() as signals, ExitStack() as stack:
+        try:
+            remains = stack.enter_context(Remains())
+        except OSError as error:
+            _say(_cause(error))
+            return FAILED
         log = options.log or remains.folder / "server.log"
         server = Server(signals, remains, within, options.device, log)
         try:

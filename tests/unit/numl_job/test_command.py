@@ -3,6 +3,7 @@
 import errno
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -216,3 +217,42 @@ def test_what_stops_a_start_before_there_is_a_folder_is_no_status_of_the_command
     monkeypatch.setattr(module, "check_given", refused)
     assert module.main(["--", "true"]) == 125
     assert capfd.readouterr().err == "error: no room\n"
+
+
+def test_without_a_temporary_folder_no_server_is_started(stopped, monkeypatch, capfd):
+    def full(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    def launch(*_: object, **__: object) -> None:
+        raise AssertionError("the server is started")
+
+    monkeypatch.setattr(command.tempfile, "mkdtemp", full)
+    monkeypatch.setattr(module, "launch", launch)
+    assert module.main(["--", "true"]) == 125
+    assert capfd.readouterr().err == "error: No usable temporary directory found in ['/tmp']\n"
+
+
+def test_at_the_limit_of_processes_nothing_is_left(stopped, monkeypatch, tmp_path, capfd):
+    def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(command.tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(command.subprocess, "Popen", refuse)
+    assert module.main(["--", "true"]) == 125
+    assert capfd.readouterr().err == "error: /bin/sh: Resource temporarily unavailable\n"
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_removes_the_rest_outlives_a_signal_to_all_of_a_job():
+    with command.Remains() as remains:
+        remover = remains._remover
+        until(lambda: ignores(remover.pid, signal.SIGTERM), "the signal is ignored")
+        remover.terminate()
+    assert (remover.returncode, remains.folder.exists()) == (0, False)
+
+
+def ignores(process: int, number: int) -> bool:
+    """Read proc_pid_status(5)."""
+    [mask] = re.findall(r"SigIgn:\t(\w+)", Path(f"/proc/{process}/status").read_text())
+    return bool(int(mask, 16) >> (number - 1) & 1)

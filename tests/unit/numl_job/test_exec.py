@@ -1,11 +1,13 @@
 """``exec`` of an image, as the one file that the image has; a stand-in plays image and Triton."""
 
+import errno
 import os
 import pty
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -151,6 +153,17 @@ def test_a_server_that_cannot_be_started_in_the_image_is_told(monkeypatch, capsy
     monkeypatch.setattr(sys, "argv", ["exec", "--", "true"])
     assert module.main() == 125
     assert capsys.readouterr().err == f"exec: {tmp_path}/serve: Permission denied\n"
+
+
+def test_without_a_temporary_folder_it_is_told_and_nothing_is_started(image, monkeypatch, capsys):
+    def full(**_: object) -> None:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    monkeypatch.setattr(sys, "argv", ["exec", "--image", str(image.folder), "--", "true"])
+    assert module.main() == 125
+    said = "exec: No usable temporary directory found in ['/tmp']\n"
+    assert (capsys.readouterr().err, image.starts()) == (said, [])
 
 
 @pytest.mark.parametrize(
