@@ -205,12 +205,17 @@ def start_farm(farm: Farm) -> Farm:
             jobs.insert(0, keeper)
         if jobs:
             farm.write()
+            submitted: list[str] = []
             try:
                 for job in jobs:
                     farm.system.submit(job)
+                    submitted.append(job.name)
             except BaseException:
                 if there is None:
-                    shutil.rmtree(farm.folder, ignore_errors=True)
+                    with suppress(KitError):  # what is not cancelled is left to down, with the farm
+                        for name in submitted:
+                            farm.system.cancel(name)
+                        shutil.rmtree(farm.folder, ignore_errors=True)
                 raise
     return farm
 

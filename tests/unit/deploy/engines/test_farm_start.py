@@ -32,6 +32,33 @@ def test_a_keeper_that_is_missing_is_submitted_before_servers(
     assert [job.name for job in submitted] == names
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_of_an_up_whose_servers_are_refused_no_keeper_is_left_without_its_farm(
+    kept, monkeypatch, answers
+):
+    cancelled = []
+
+    def submit(_self: object, job: Job) -> None:
+        if job.name == kept.job:
+            raise KitError("condor_submit failed: unknown command")
+
+    def cancel(_self: object, name: str) -> None:
+        if not answers:
+            raise KitError("condor_rm failed: no schedd")
+        cancelled.append(name)
+
+    new = kept.model_copy(update={"name": "new"})
+    monkeypatch.setattr(BatchSystem, "submit", submit)
+    monkeypatch.setattr(HTCondor, "listed", lambda *_: [])
+    monkeypatch.setattr(HTCondor, "cancel", cancel)
+    with pytest.raises(KitError, match="condor_submit failed"):
+        start_farm(new)
+    if answers:
+        assert (cancelled, new.folder.exists()) == (["numl-farm-1-keeper"], False)
+    else:
+        assert read_farm("new") == new  # for down
+
+
 @pytest.mark.parametrize(
     ("tasks", "missing"),
     [
