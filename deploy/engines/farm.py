@@ -1,8 +1,9 @@
 """Servers as batch jobs: each runs on some node, enters the registry, and is renewed in time.
 
 A farm's folder must be on a file system that the nodes share. ``farm.json`` is there for as long as
-it shall go on. A server that is to be renewed submits the next job; where nodes cannot, it asks a
-keeper to, which is a job on the submitting host.
+it shall go on; then it is ``ending.json``, until its jobs have ended. A server that is to be
+renewed submits the next job; where nodes cannot, it asks a keeper to, which is a job on the
+submitting host.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from deploy.host.errors import DeploymentError, KitError, LaunchError
 from deploy.host.files import write_atomically
 from deploy.host.paths import deployments_folder
 
-_FILE, _SERVERS, _JOBS = "farm.json", "servers", "jobs"
+_FILE, _ENDING = "farm.json", "ending.json"
+_SERVERS, _JOBS = "servers", "jobs"
 _RENEWALS, _RENEWED = "renewals", "renewed"
 _NUMLKIT = Path(sys.executable).with_name("numlkit")
 READY = "ready"
@@ -142,7 +144,7 @@ class Farm(BaseModel, frozen=True):
     def _python(self, module: str) -> list[str]:
         # -I: with -m alone, modules of the folder where it runs, which is the user's, come first.
         python = self.numlkit.with_name("python")
-        return [str(python), "-I", "-m", f"deploy.engines.{module}", self.name]
+        return [str(python), "-I", "-m", f"deploy.engines.{module}", self.name, self.job]
 
     def write(self) -> None:
         """Write the farm's file.
@@ -165,17 +167,26 @@ def farm_folder(name: str) -> Path:
 
 
 def read_farm(name: str) -> Farm | None:
-    """Return the farm of that name; None: there is none."""
-    try:
-        return Farm.model_validate_json((farm_folder(name) / _FILE).read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise DeploymentError(f"{farm_folder(name) / _FILE}: not a farm's file") from error
+    """Return the farm of that name, also one whose end was broken off; None: there is none."""
+    for file in (farm_folder(name) / _FILE, farm_folder(name) / _ENDING):
+        try:
+            return Farm.model_validate_json(file.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValidationError) as error:
+            raise DeploymentError(f"{file}: not a farm's file") from error
+    return None
+
+
+def farm_of(name: str, job: str) -> Farm | None:
+    """Return the farm that a job is of; None: it has ended, though another may have its name."""
+    farm = read_farm(name)
+    return farm if farm is not None and farm.job == job and farm.goes_on else None
 
 
 def known_farms() -> tuple[str, ...]:
-    return tuple(sorted(path.parent.name for path in deployments_folder().glob(f"*/{_FILE}")))
+    paths = (path for file in (_FILE, _ENDING) for path in deployments_folder().glob(f"*/{file}"))
+    return tuple(sorted({path.parent.name for path in paths}))
 
 
 def start_farm(farm: Farm) -> Farm:
@@ -203,20 +214,19 @@ def start_farm(farm: Farm) -> Farm:
         keeper = farm.keeper()
         if keeper is not None and not farm.system.listed(keeper.name):
             jobs.insert(0, keeper)
-        if jobs:
-            farm.write()
-            submitted: list[str] = []
-            try:
-                for job in jobs:
-                    farm.system.submit(job)
-                    submitted.append(job.name)
-            except BaseException:
-                if there is None:
-                    with suppress(KitError):  # what is not cancelled is left to down, with the farm
-                        for name in submitted:
-                            farm.system.cancel(name)
-                        shutil.rmtree(farm.folder, ignore_errors=True)
-                raise
+        farm.write()
+        submitted: list[str] = []
+        try:
+            for job in jobs:
+                farm.system.submit(job)
+                submitted.append(job.name)
+        except BaseException:
+            if there is None:
+                with suppress(KitError):  # what is not cancelled is left to down, with the farm
+                    for name in submitted:
+                        farm.system.cancel(name)
+                    shutil.rmtree(farm.folder, ignore_errors=True)
+            raise
     return farm
 
 
@@ -282,20 +292,17 @@ def _end_jobs(farm: Farm) -> None:
     begun = time.monotonic()
     keeper = farm.keeper()
     names = [farm.job] if keeper is None else [farm.job, keeper.name]
-    try:
-        (farm.folder / _FILE).unlink(missing_ok=True)
-        while active := {name: tasks for name in names if (tasks := farm.system.active(name))}:
-            waited = time.monotonic() - begun
-            for name, tasks in active.items():
-                if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
-                    farm.system.cancel(name)
-            if waited > _ENDS_S:
-                remedy = f"numlkit down --name {farm.name} again"
-                raise LaunchError(f"jobs of {farm.name} do not end", remedy)
-            time.sleep(_LOOK_S)
-    except BaseException:
-        farm.write()  # or jobs that are left would be nobody's: no other down would find them
-        raise
+    with suppress(FileNotFoundError):  # the end before this one was broken off
+        (farm.folder / _FILE).replace(farm.folder / _ENDING)
+    while active := {name: tasks for name in names if (tasks := farm.system.active(name))}:
+        waited = time.monotonic() - begun
+        for name, tasks in active.items():
+            if waited > _BY_THEMSELVES_S or not any(task.running for task in tasks.values()):
+                farm.system.cancel(name)
+        if waited > _ENDS_S:
+            remedy = f"numlkit down --name {farm.name} again"
+            raise LaunchError(f"jobs of {farm.name} do not end", remedy)
+        time.sleep(_LOOK_S)
     shutil.rmtree(farm.folder, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
 """What submits a farm's renewals where its nodes cannot: a job on the submitting host.
 
-python -m deploy.engines.farm_keeper NAME
+python -m deploy.engines.farm_keeper NAME JOB
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from deploy.engines.farm import Farm, read_farm
+from deploy.engines.farm import Farm, farm_of
 from deploy.host.errors import KitError
 
 log = logging.getLogger("numlkit.farm")
@@ -30,9 +30,10 @@ def keep(farm: Farm, sleep: Callable[[float], None] = time.sleep) -> None:
 
 def main(argv: Sequence[str]) -> int:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    farm = read_farm(argv[0])
+    name, job = argv
+    farm = farm_of(name, job)
     if farm is None:
-        log.warning("farm %s has ended", argv[0])
+        log.warning("farm %s has ended", name)
     else:
         keep(farm)
     return 0

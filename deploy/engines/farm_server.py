@@ -1,6 +1,6 @@
 """What runs beside each server of a farm: enters it in the registry, and has it renewed.
 
-    python -m deploy.engines.farm_server NAME BEGUN TASK [REPLACES]
+    python -m deploy.engines.farm_server NAME JOB BEGUN TASK [REPLACES]
 
 ``numlkit exec`` starts it when the server is ready, and stops the server when it ends.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from deploy.client.registry import Entry
-from deploy.engines.farm import Farm, read_farm
+from deploy.engines.farm import Farm, farm_of
 from deploy.host.errors import KitError
 
 log = logging.getLogger("numlkit.farm")
@@ -134,10 +134,10 @@ def _going_on(what: str) -> Iterator[None]:
 
 
 def main(argv: Sequence[str]) -> int:
-    name, begun, task, replaces = [*argv, ""][:4]
+    name, job, begun, task, replaces = [*argv, ""][:5]
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    farm = read_farm(name)
+    farm = farm_of(name, job)
     if farm is None:
         log.warning("farm %s has ended", name)
         return 0

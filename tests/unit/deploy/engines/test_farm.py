@@ -14,15 +14,15 @@ from deploy.client.registry import Registry
 from deploy.commands.down import main as down
 from deploy.commands.status import main as status
 from deploy.commands.up import main as up
-from deploy.engines import farm_server
-from deploy.engines.farm import Farm, known_farms, read_farm
+from deploy.engines import farm_keeper, farm_server
+from deploy.engines.farm import Farm, known_farms, read_farm, start_farm
 from deploy.engines.farm_keeper import keep
 from deploy.engines.farm_server import Times, attend, reachable
 from deploy.host.batch.htcondor import HTCondor
 from deploy.host.batch.jobs import Job, Resources, Task
 from deploy.host.batch.settings import BatchSettings
 from deploy.host.batch.slurm import Slurm
-from deploy.host.errors import KitError
+from deploy.host.errors import KitError, LaunchError
 from tests.certificates import Authority
 from tests.programs import run_program, write_program
 from tests.unit.deploy.client.servers import grpc_server
@@ -30,7 +30,7 @@ from tests.unit.deploy.commands.running import ENDING
 
 EXEC = (
     "exec /opt/kit/bin/numlkit exec --quiet site.toml --image 'a b.sif' -- /opt/kit/bin/python "
-    '-I -m deploy.engines.farm_server farm "$BEGUN"'
+    '-I -m deploy.engines.farm_server farm numl-farm-1 "$BEGUN"'
 )
 
 
@@ -210,7 +210,7 @@ def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
 
 
 def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submitted):
-    script = ("exec /opt/kit/bin/python -I -m deploy.engines.farm_keeper farm",)
+    script = ("exec /opt/kit/bin/python -I -m deploy.engines.farm_keeper farm numl-farm-1",)
     beside = ("universe = scheduler", "on_exit_remove = ExitCode =?= 0")
     needs = Resources(options=beside, setup=("module load apptainer",))
     keeper = Job("numl-farm-1-keeper", 1, script, kept.folder / "jobs/keeper", needs)
@@ -270,13 +270,54 @@ def test_a_farm_whose_end_is_broken_off_can_be_ended_by_another_down(farm, monke
     assert not farm.folder.exists()
 
 
+def test_a_farm_whose_down_was_killed_is_known_and_its_jobs_are_cancelled(
+    farm, monkeypatch, submitted
+):
+    class KilledError(BaseException):
+        """Nothing runs after it."""
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Slurm, "active", killed)
+        patch.setattr(Farm, "write", killed)
+        with pytest.raises(KilledError):
+            down(["--name", "farm"])
+    assert not farm.goes_on
+    assert (read_farm("farm"), known_farms()) == (farm, ("farm",))
+    monkeypatch.setattr(Slurm, "listed", lambda *_: [(0, Task(False))])
+    with pytest.raises(LaunchError, match="farm is running with different settings"):
+        start_farm(farm.model_copy(update={"job": "numl-farm-2", "models": ("nugraph2",)}))
+    waiting, cancelled = [{0: Task(False)}, {}], []
+    monkeypatch.setattr(Slurm, "active", lambda *_: waiting.pop(0))
+    monkeypatch.setattr(Slurm, "cancel", lambda _self, name: cancelled.append(name))
+    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
+    assert down(["--all"]) == 0
+    assert (cancelled, submitted, farm.folder.exists()) == ([farm.job], [], False)
+
+
+def test_a_job_of_a_farm_that_has_ended_does_not_join_another_of_its_name(
+    farm, monkeypatch, submitted
+):
+    def attends(*_: object) -> None:
+        raise AssertionError("it joins")
+
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
+    monkeypatch.setattr(farm_server, "attend", attends)
+    monkeypatch.setattr(farm_keeper, "keep", attends)
+    assert farm_server.main([farm.name, "numl-farm-0", "0", "up-1-0"]) == 0
+    assert farm_keeper.main([farm.name, "numl-farm-0"]) == 0
+    assert farm.registry.entries() == []
+
+
 def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):
     assert reachable("grpcs://127.0.0.1:8443", "node7") == "grpcs://node7:8443"
     monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
     monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
     seen = []
     monkeypatch.setattr(farm_server, "attend", lambda farm, *_: seen.extend(farm.registry.urls()))
-    assert farm_server.main(["farm", "0", "up-1-0"]) == 0
+    assert farm_server.main([farm.name, farm.job, "0", "up-1-0"]) == 0
     assert seen == ["grpc://node7:9001"]
     assert farm.registry.entries() == []
 
@@ -297,7 +338,7 @@ def test_a_job_that_began_again_after_it_asked_for_its_renewal_is_no_server_too_
 
     monkeypatch.setattr(farm_server, "attend", attends)
     for _ in range(3):
-        assert farm_server.main([asking.name, "0", "up-1-0"]) == 0
+        assert farm_server.main([asking.name, asking.job, "0", "up-1-0"]) == 0
     assert len(entered) == 2
     assert len(set(entered)) == 1
     if beside:

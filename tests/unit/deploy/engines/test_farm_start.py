@@ -145,3 +145,10 @@ def test_an_up_of_the_same_name_waits_until_down_has_ended_all_jobs(farm, monkey
     newer.write()
     stop_farm(farm)  # a second down, which has waited for the first
     assert read_farm(farm.name) == newer
+
+
+def test_the_same_up_after_a_down_that_was_killed_has_the_farm_go_on(farm, monkeypatch, submitted):
+    (farm.folder / "farm.json").rename(farm.folder / "ending.json")
+    monkeypatch.setattr(Slurm, "listed", lambda *_: [(0, Task(False))])
+    assert start_farm(farm.model_copy(update={"job": "numl-farm-2"})) == farm
+    assert (farm.goes_on, submitted) == (True, [])
