@@ -31,7 +31,7 @@ from deploy.host.paths import deployments_folder
 
 _FILE, _ENDING = "farm.json", "ending.json"
 _SERVERS, _JOBS = "servers", "jobs"
-_RENEWALS, _RENEWED = "renewals", "renewed"
+_RENEWALS, _RENEWED, _REPLACED = "renewals", "renewed", "replaced"
 _NUMLKIT = Path(sys.executable).with_name("numlkit")
 READY = "ready"
 _LOOK_S = 0.5
@@ -134,6 +134,19 @@ class Farm(BaseModel, frozen=True):
             return self._renewed(entry).exists()
         return False
 
+    def takes_over(self, entry: str, by: str) -> bool:
+        """Return whether a server is the one that replaces ``entry``: the first that asks is.
+
+        It still is when its job has begun again, and no other is when it has ended.
+        """
+        file = self.folder / _REPLACED / entry
+        try:
+            with file.open("x", encoding="ascii") as out:
+                out.write(by)
+        except FileExistsError:
+            return file.read_text(encoding="ascii") == by
+        return True
+
     def _renewal(self, entry: str) -> Job:
         # A submission that seems to fail may be taken all the same: each try is another job.
         return self.to_submit(1, f"renewal-{entry}-{secrets.token_hex(2)}", entry)
@@ -157,7 +170,7 @@ class Farm(BaseModel, frozen=True):
         except ValueError:
             cause = f"farm {self.name}: a path in its words, or where they are typed, is not UTF-8"
             raise DeploymentError(cause, "rename it") from None
-        for folder in (_RENEWALS, _RENEWED):
+        for folder in (_RENEWALS, _RENEWED, _REPLACED):
             (self.folder / folder).mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / _FILE, text + "\n")
 

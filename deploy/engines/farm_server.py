@@ -68,9 +68,6 @@ def attend(
 ) -> None:
     """Stay until the server is replaced, its time is over, or the farm ends.
 
-    A submission that seems to fail may have been taken all the same. Of the servers that then
-    replace one, the one whose entry has the smallest name stays.
-
     Args:
         age: How long ago the job began (s).
     """
@@ -88,11 +85,6 @@ def attend(
             others = farm.registry.entries()
         if any(other.replaces == entry.name for other in others):
             log.warning("it is replaced")
-            break
-        if entry.replaces and any(
-            other.replaces == entry.replaces and other.name < entry.name for other in others
-        ):
-            log.warning("another job replaces %s: its renewal was submitted twice", entry.replaces)
             break
         if times.leaves is not None and age() >= times.leaves:
             log.warning("its time is over, and none replaces it yet")
@@ -146,6 +138,11 @@ def main(argv: Sequence[str]) -> int:
     if farm.was_renewed(own):
         log.warning("it began again, but another job is there, or comes, in its place")
         return 0
+    # A submission that seems to fail may have been taken all the same, and start at any time.
+    with _going_on("it is not known whether another job replaces the same server"):
+        if replaces and not farm.takes_over(replaces, own):
+            log.warning("another job replaces %s: its renewal was submitted twice", replaces)
+            return 0
     url = reachable(os.environ["NUML_GRPC_URL"], socket.gethostname())
     entry = farm.registry.enter(url, name=own, replaces=replaces)
     log.warning("serves at %s", url)

@@ -136,16 +136,28 @@ def test_a_renewal_that_fails_is_tried_again(farm, submitted):
     assert (len(submitted), submitted.faults) == (1, [])
 
 
-def test_of_two_servers_that_replace_one_a_single_one_stays(farm, submitted):
-    late, kept = Clock(), Clock(t50=(farm.folder / "farm.json").unlink)
-    copies = [farm.registry.enter(f"grpc://{node}:8001", replaces="0badcafe") for node in "ab"]
-    first, second = sorted(copies, key=lambda entry: entry.name)
-    attend(farm, second, lambda: late.now, late.sleep)
-    assert farm.registry.entries() == [first]
-    assert late.now == 90  # its clients have time to notice
-    attend(farm, first, lambda: kept.now, kept.sleep)
-    assert 50 <= kept.now < 55
-    assert submitted == []
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_of_two_jobs_that_replace_one_a_single_one_stays_however_late_the_other_starts(
+    farm, monkeypatch, first
+):
+    entered: list[str] = []
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
+    monkeypatch.setattr(farm_server, "attend", lambda _farm, entry, _: entered.append(entry.name))
+    second = "b" if first == "a" else "a"
+    for job in (first, second, first, second):  # the first one begins again, as after a requeue
+        words = [farm.name, farm.job, "0", f"renewal-0badcafe-{job}-0", "0badcafe"]
+        assert farm_server.main(words) == 0
+        assert farm.registry.entries() == []  # of one that has been replaced itself
+    assert (len(entered), len(set(entered))) == (2, 1)
+
+
+def test_a_replacement_that_cannot_ask_whether_there_is_another_serves(farm, monkeypatch):
+    served: list[str] = []
+    (farm.folder / "replaced").rmdir()
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
+    monkeypatch.setattr(farm_server, "attend", lambda _farm, entry, _: served.append(entry.url))
+    assert farm_server.main([farm.name, farm.job, "0", "renewal-0badcafe-1-0", "0badcafe"]) == 0
+    assert len(served) == 1
 
 
 @pytest.mark.parametrize(
