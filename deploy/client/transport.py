@@ -293,9 +293,7 @@ class TritonTransport:
             told = self._sorted(error, time.monotonic() - started)
             refused = isinstance(error, InferenceServerException)
             if isinstance(told, ServerAwayError) or not refused:
-                # Reconnect next time: this connection may be half closed, or still deliver
-                # the late answer.
-                self.close()
+                self.close()  # it may be half closed, or still deliver the late answer
             raise told from error
 
     def _sorted(self, error: Exception, elapsed: float) -> KitError:
