@@ -3,6 +3,8 @@
 import argparse
 import errno
 import os
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -110,6 +112,7 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def describe_os_error(error: OSError) -> KitError:
+    error = _first_of(error)
     no_room = _NO_ROOM.get(error.errno or 0)
     # Of a copy, the first name is what was read.
     name = (no_room and error.filename2) or error.filename
@@ -126,6 +129,18 @@ def describe_os_error(error: OSError) -> KitError:
     if error.errno in _NO_LOCKS and _is_ours(name):
         remedy = f"{ours} of a disk with locks, as a local one"
     return KitError(cause, remedy)
+
+
+def _first_of(error: OSError) -> OSError:
+    """Return the first error of a folder's copy: ``shutil`` goes on, and keeps only their texts."""
+    match error.args:
+        case ([(source, target, str(text)), *_],) if isinstance(error, shutil.Error):
+            found = re.match(r"\[Errno (\d+)\]", text)
+            if found is None:
+                return OSError(text)
+            number, at = int(found[1]), target if repr(str(target)) in text else source
+            return OSError(number, os.strerror(number), str(at), None, str(target))
+    return error
 
 
 def _is_ours(name: object) -> bool:

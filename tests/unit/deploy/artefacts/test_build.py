@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,35 @@ def test_a_copy_for_which_there_is_no_room_is_named_by_where_it_was_to_go(number
     told = describe_os_error(error)
     assert told.cause.endswith(f"/state/weights: {os.strerror(number)}")
     assert f"({tool})" in (told.remedy or "")
+
+
+def copied(source: Path, target: Path) -> str:
+    """Return what is said of a folder whose copy fails."""
+    with pytest.raises(shutil.Error) as caught:
+        shutil.copytree(source, target, dirs_exist_ok=True)
+    told = describe_os_error(caught.value)
+    return f"{told.cause}; try: {told.remedy}"
+
+
+def test_a_folder_for_which_there_is_no_room_is_told_by_one_file(tmp_path):
+    folder, target = tmp_path / "model", tmp_path / "copy"
+    for name in ("a", "b"):
+        for place in (folder, target):
+            (place / name).mkdir(parents=True)
+        (folder / name / "weights").write_text("1")
+        (target / name / "weights").symlink_to("/dev/full")
+    said = copied(folder, target)
+    for name in ("a", "b"):  # in the file system's order
+        said = said.replace(f"/{name}/", "/X/")
+    cause = f"disk full: {target}/X/weights: No space left on device"
+    assert said == f"{cause}; try: free space there (df -h), then run the command again"
+
+
+def test_a_pipe_in_a_folder_that_is_copied_is_named(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")
+    assert copied(folder, tmp_path / "copy") == f"`{folder}/pipe` is a named pipe; try: None"
 
 
 @pytest.mark.parametrize(
