@@ -34,7 +34,7 @@ from deploy.environment.slimming import compile_modules, is_compiled, is_needed
 from deploy.environment.sources import is_of_kit
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
-from deploy.host.files import built_folder, digest_of, locked
+from deploy.host.files import built_folder, digest_of, link_or_copy, locked
 from deploy.host.paths import ENVIRONMENT_SOURCE, cache_folder
 from deploy.host.programs import run
 
@@ -91,10 +91,10 @@ class Environment:
     """An execution environment on this host, whether made yet or not.
 
     A ``relocatable`` one carries its interpreter and can be moved; the packages in it are slim, or
-    ``whole`` in a site's. ``packages`` is the same as
-    ``folder`` without ``numl_serving``, so that a change there does not reinstall everything else;
-    the two share their files by hard links. ``wheels`` is the only folder that pip may take wheels
-    from; None: it uses its index.
+    ``whole`` in a site's. ``packages`` is the same as ``folder`` without ``numl_serving``, so that
+    a change there does not reinstall everything else; the two share their files by hard links,
+    where there are any. ``wheels`` is the only folder that pip may take wheels from; None: it uses
+    its index.
     """
 
     name: str
@@ -151,7 +151,11 @@ class Environment:
             say("installing numl_serving")
             with built_folder(self.folder) as partial:
                 shutil.copytree(
-                    self.packages, partial, symlinks=True, copy_function=os.link, dirs_exist_ok=True
+                    self.packages,
+                    partial,
+                    symlinks=True,
+                    copy_function=link_or_copy,
+                    dirs_exist_ok=True,
                 )
                 with zipfile.ZipFile(wheel) as archive:
                     archive.extractall(partial / _site(self.interpreter))

@@ -19,6 +19,8 @@ from typing import IO, cast
 from deploy.host.errors import KitError, RepositoryError
 
 _OPENING_ATTEMPTS = 100
+# AFS has no hard links between folders, CIFS, exFAT and some of FUSE have none at all.
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 # Marks what the kit has not finished: nothing without this name is ever removed as left behind.
 _MARK, _UNFINISHED = ".numlkit.", ".partial"
 _PARTIAL = re.compile(r"\.numlkit\..+\.[a-z0-9_]{8}\.partial")
@@ -76,6 +78,16 @@ def built_folder(target: Path) -> Iterator[Path]:
         if target.exists():
             shutil.rmtree(target)
         partial.rename(target)
+
+
+def link_or_copy(source: str, target: str) -> None:
+    """Make ``target`` a hard link to ``source``, or a copy where the file system has none."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        shutil.copy2(source, target)
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What an environment is made of, and how it is made: small locks, the real pip, no network."""
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -147,6 +148,16 @@ def test_a_change_in_numl_serving_installs_nothing_else_again(given):
     assert second.packages == first.packages
     one, other = (e.site_packages / "typing_extensions/main.py" for e in (first, second))
     assert one.samefile(other)
+
+
+def test_an_environment_is_made_where_no_folders_share_hard_links(given, monkeypatch):
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), source, None, target)
+
+    monkeypatch.setattr(os, "link", refuse)
+    made = plan_environment("serving", wheels=given).make(ignore)
+    scripts_run(made.folder)
+    assert (made.packages / "bin" / "run-it").is_file()
 
 
 def scripts_run(folder: Path) -> None:

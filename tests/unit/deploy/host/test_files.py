@@ -1,7 +1,9 @@
 import errno
 import fcntl
+import os
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from deploy.host.files import (
     built_folder,
     digest_of,
+    link_or_copy,
     locked,
     sha256_of,
     unless_locked,
@@ -39,6 +42,30 @@ def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path
         (folder / "new").write_text("x")
     assert [p.name for p in target.iterdir()] == ["new"]
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("number", "copied"),
+    [(errno.EXDEV, True), (errno.EPERM, True), (errno.EOPNOTSUPP, True), (errno.EMLINK, True),
+     (errno.ENOSYS, True), (errno.ENOSPC, False)],
+)  # fmt: skip
+def test_a_file_is_copied_where_it_can_have_no_hard_link(tmp_path, monkeypatch, number, copied):
+    def refuse(_source: str, _target: str) -> None:
+        raise OSError(number, os.strerror(number))
+
+    source, target = tmp_path / "a", tmp_path / "b"
+    source.write_text("x")
+    source.chmod(0o750)
+    link_or_copy(str(source), str(target))
+    assert target.samefile(source)
+    target.unlink()
+    monkeypatch.setattr(os, "link", refuse)
+    with nullcontext() if copied else pytest.raises(OSError, match="No space left"):
+        link_or_copy(str(source), str(target))
+    assert target.exists() == copied
+    if copied:
+        assert (target.read_text(), target.stat().st_mode & 0o777) == ("x", 0o750)
+        assert not target.samefile(source)
 
 
 def test_nothing_is_left_of_a_build_that_ends_early(tmp_path):
