@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -135,8 +136,11 @@ def _candidates(wanted: str) -> Iterator[Path]:
         if path.exists():
             yield path
     # pyenv's: on PATH it has shims that answer only for the version it has been told to use.
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    for versions in (root / "versions", Path(sys.base_prefix).parent):
+    places = [Path(sys.base_prefix).parent]
+    with suppress(RuntimeError):  # a user may have no home
+        root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+        places.insert(0, root / "versions")
+    for versions in places:
         yield from sorted(versions.glob(f"{wanted}.*/bin/python{wanted}"), reverse=True)
 
 

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,6 +31,13 @@ def test_a_pre_release_that_is_given_is_refused(candidate):
     with pytest.raises(EnvironmentSetupError) as caught:
         given_interpreter(candidate, ["3.11"])
     assert caught.value.cause == f"{candidate} is Python 3.11.0 candidate 1, a pre-release"
+
+
+def test_a_python_is_looked_for_also_for_a_user_without_a_home(monkeypatch):
+    for name in ("HOME", "PYENV_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", Mock(side_effect=KeyError))
+    assert find_interpreter(["3.0"]) is None
 
 
 LISTED = """\
