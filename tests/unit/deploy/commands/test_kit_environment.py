@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -124,6 +125,42 @@ def test_an_environment_that_is_complete_is_left_as_it_is(checkout):
     assert (checkout / ".venv" / "bin" / "mine").exists()
 
 
+def without_environment(checkout: Path, name: str) -> Path:
+    ignored = shutil.ignore_patterns(".venv")
+    return Path(shutil.copytree(checkout, checkout.with_name(name), ignore=ignored))
+
+
+def test_of_two_at_once_one_makes_the_environment_and_the_other_waits_for_it(checkout):
+    fresh = without_environment(checkout, "fresh")
+    with ThreadPoolExecutor() as pool:
+        one, other = sorted(pool.map(set_up, (fresh, fresh)))
+    assert one == ""
+    assert other.startswith("making the kit's Python environment in .venv")
+    assert code_of(fresh) == fresh
+
+
+@pytest.mark.parametrize(
+    ("why", "remedy"),
+    [
+        ("/usr/bin/python3: No module named venv", "apt-get install python3-venv; or "),
+        ("Error: [Errno 30] Read-only file system: '.venv'", "check the owner of {folder} and "),
+        ("Error: [Errno 28] No space left on device", "free space there (df -h)\n"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_told_with_what_helps(
+    checkout, tmp_path, why, remedy
+):
+    folder = without_environment(checkout, tmp_path.name)
+    script = f'case "$*" in "-m venv"*) echo "{why}" >&2; exit 1 ;; esac'
+    python = write_program(tmp_path / "python", script)
+    write_program(tmp_path / "apt-get", "")
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CXX": "c++", "PYTHON": str(python)}
+    done = run_program([folder / "scripts" / "kit-environment"], env=variables)
+    assert done.returncode == 2
+    assert f"error: {python} cannot make a virtual environment: {why}\n  try: " in done.stderr
+    assert remedy.format(folder=folder) in done.stderr
+
+
 def test_the_environment_of_a_checkout_that_was_copied_or_moved_is_made_again(checkout):
     copied, moved = checkout.with_name("copied"), checkout.with_name("moved")
     for how, here, there in ((shutil.copytree, checkout, copied), (Path.rename, copied, moved)):
@@ -146,8 +183,7 @@ def test_the_environment_is_made_again_once_its_python_has_become_another_versio
 
 
 def test_the_environment_of_another_checkout_to_which_there_is_a_link_is_left_to_it(checkout):
-    there = checkout.with_name("there")
-    shutil.copytree(checkout, there, ignore=shutil.ignore_patterns(".venv"))
+    there = without_environment(checkout, "there")
     (there / ".venv").symlink_to(checkout / ".venv")
     assert set_up(there) == ""
     assert code_of(checkout) == checkout
