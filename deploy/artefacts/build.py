@@ -158,6 +158,8 @@ class _Build:
         if request.triton.wheel and (request.base == "ngc" or request.wire is not None):
             for each in (environment, *sites):
                 check_libc(each, request.triton)
+        if self._workplace.route is not None:
+            self._base_name = request.base_name((environment, *sites))
         with step("Triton", cache_folder()) as say:
             python = environment.lock.python
             wheels = request.wheels
@@ -200,7 +202,7 @@ class _Build:
     ) -> tuple[BuiltImage, tuple[BaseImage, System]]:
         request = self._request
         with self._steps.step("base image", cache_folder()) as say:
-            name, digest = request.base_name, request.base_digest
+            name, digest = self._base_name, request.base_digest
             image = ensure_base(client, name=name, digest=digest, say=say)
             base = image, system_of_image(client, image.reference)
         with self._steps.step("image", context) as say:
@@ -222,7 +224,7 @@ class _Build:
                 builder.from_image(client, built.id, sif, named=built.tag)
             else:
                 base = builder.without_docker(
-                    context, sif, base=request.base_name, digest=request.base_digest,
+                    context, sif, base=self._base_name, digest=request.base_digest,
                     labels=self._labels(),
                 )  # fmt: skip
         used = {"apptainer": str(tools.apptainer), "mksquashfs": str(tools.mksquashfs)}

@@ -74,7 +74,10 @@ def debian_name(glibc: tuple[int, int]) -> str:
         if there >= glibc:
             return f"docker.io/library/debian:{suite}-slim"
     wanted, newest = (".".join(map(str, v)) for v in (glibc, max(SUITES.values())))
-    raise BuildError(f"this Triton needs glibc {wanted}; the newest base has {newest}")
+    raise BuildError(
+        f"this Triton, or a Python here, needs glibc {wanted}; the newest base has {newest}",
+        "use an older Triton (--triton), or a Python built on an older system (--python)",
+    )
 
 
 def suite_of(name: str) -> str | None:

@@ -1,6 +1,6 @@
 """What to build, under which names, and the disk space that it takes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,6 +9,7 @@ from deploy.artefacts.image import Base, debian_name, stock_name
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.sif_file import Compressor
 from deploy.artefacts.site import SiteContent
+from deploy.environment.environment import Environment
 from deploy.environment.lock import SIZES, Flavour
 from deploy.host.paths import cache_folder
 from deploy.host.room import Room
@@ -61,11 +62,11 @@ class BuildRequest:
     wire: Path | None = None
     compressor: Compressor = "zstd"
 
-    @property
-    def base_name(self) -> str:
+    def base_name(self, environments: Iterable[Environment]) -> str:
+        """Return the base's name: of Debians, the oldest on which all of it runs."""
         if self.base == "ngc":
             return stock_name(self.triton.release)
-        return debian_name(self.triton.glibc)
+        return debian_name(max(self.triton.glibc, *(each.glibc for each in environments)))
 
     @property
     def image_tag(self) -> str:

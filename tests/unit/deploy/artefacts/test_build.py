@@ -14,6 +14,7 @@ from deploy.artefacts.build import Steps, check_libc
 from deploy.artefacts.context import launch_settings
 from deploy.artefacts.labels import find_source, published
 from deploy.artefacts.manifest import read_manifest, record
+from deploy.artefacts.request import BuildRequest
 from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.environment.environment import plan_environment
 from deploy.host.cli import describe_os_error
@@ -203,6 +204,23 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path):
     library.write_bytes(b"\x7fELF\x02\x01\0GLIBC_2.35\0GLIBC_2.36\0")
     with pytest.raises(BuildError, match=r"needs glibc 2\.36; NVIDIA's Triton .* image has 2\.35"):
         check_libc(environment, release)
+
+
+@pytest.mark.parametrize(
+    ("python", "sites", "suite"), [(36, 35, "bookworm"), (38, 35, "trixie"), (35, 38, "trixie")]
+)
+def test_the_base_is_new_enough_for_the_python_of_every_environment(tmp_path, python, sites, suite):
+    environments = []
+    for name, glibc in (("own", python), ("sites", sites)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "lib.so").write_bytes(b"\x7fELF\x02\x01\0GLIBC_2.%d\0" % glibc)
+        planned = plan_environment("serving", relocatable=True)
+        environments.append(replace(planned, folder=folder))
+    request = BuildRequest(("image",), "serving", find_release("24.10"), tmp_path)
+    assert request.base_name(environments) == f"docker.io/library/debian:{suite}-slim"
+    ngc = replace(request, base="ngc")
+    assert ngc.base_name(environments) == "nvcr.io/nvidia/tritonserver:24.10-py3"
 
 
 @pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, 2)])
