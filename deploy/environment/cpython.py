@@ -43,9 +43,9 @@ def lay_out(interpreter: Interpreter, prefix: Path) -> None:
     short = interpreter.short_version
     library = prefix / "lib"
     copied = [*_copy_stdlib(Path(stdlib), library / f"python{short}", prefix)]
-    dynload = library / f"python{short}" / "lib-dynload"
+    modules, dynload = Path(platstdlib) / "lib-dynload", library / f"python{short}" / "lib-dynload"
     if Path(platstdlib) != Path(stdlib):
-        copied += _copy_stdlib(Path(platstdlib) / "lib-dynload", dynload, prefix)
+        copied += _copy_stdlib(modules, dynload, prefix)
     if platlibdir != "lib":
         (prefix / platlibdir).symlink_to("lib")
     program = prefix / "bin" / f"python{short}"
@@ -58,7 +58,10 @@ def lay_out(interpreter: Interpreter, prefix: Path) -> None:
     shutil.copyfile(interpreter.libpython, libpython)
     (library / f"libpython{short}.so").symlink_to(libpython.name)
     copied += [program, libpython]
-    for name, found in _shared_libraries([program, libpython, *sorted(dynload.iterdir())]):
+    # Asked where they come from: a copy may name its libraries relative to itself, as conda's do.
+    loaded = [modules / path.name for path in sorted(dynload.iterdir())]
+    own = (interpreter.executable.resolve(), interpreter.libpython.resolve())
+    for name, found in _shared_libraries([*own, *loaded]):
         if name != libpython.name:
             shutil.copyfile(found, library / name)
             copied.append(library / name)
