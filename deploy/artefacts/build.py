@@ -147,9 +147,8 @@ class _Build:
         if self._workplace.without_docker is not None:
             self._say(f"{self._workplace.without_docker}; building with Apptainer only")
         with step("environment", cache_folder()) as say:
-            own = request.triton.own_python
-            if request.python is None and request.wheels is None and own in (None, PYTHON):
-                fetch_if_reachable(say)
+            if request.site is None:  # else it was, before its environments were planned
+                fetch_python(request, say)
             self._environment = environment = _plan(request).make(say)
             sites = tuple(request.site.environments.values()) if request.site is not None else ()
             for each in sites:
@@ -283,6 +282,16 @@ class Steps:
         with self._console.step(name) as say, naming(folder):
             yield say
         self.seconds[name] = round(time.monotonic() - started, 1)
+
+
+def fetch_python(request: BuildRequest, say: Say) -> None:
+    """Fetch the kit's own Python if it can be had and nothing else is asked for.
+
+    A plan takes it only once it is there.
+    """
+    own = request.triton.own_python
+    if request.python is None and request.wheels is None and own in (None, PYTHON):
+        fetch_if_reachable(say)
 
 
 def _plan(request: BuildRequest) -> Environment:

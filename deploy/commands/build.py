@@ -3,11 +3,12 @@
 import argparse
 import re
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from deploy.artefacts.build import Workplace, build, survey
+from deploy.artefacts.build import Workplace, build, fetch_python, survey
 from deploy.artefacts.request import TARGETS, BuildRequest
 from deploy.artefacts.triton import PYTHON_ONLY, find_triton, named_by_flag
 from deploy.deployment.options import TRITON_HELP
@@ -124,14 +125,7 @@ def _request(options: argparse.Namespace, triton: TritonRelease, say: Say) -> Bu
         flavour = locked_flavour(source, flavour)
     wheels = options.wheels.absolute() if options.wheels else None
     python = options.python.absolute() if options.python else None
-    site = None
-    if options.models_dir is not None:
-        site = site_content(
-            options.models_dir.absolute(), flavour=flavour, named=options.triton, triton=triton,
-            say=say, wheels=wheels, python=python,
-        )  # fmt: skip
-    return BuildRequest(
-        site=site,
+    request = BuildRequest(
         targets=targets,
         flavour=flavour,
         source=source,
@@ -144,6 +138,15 @@ def _request(options: argparse.Namespace, triton: TritonRelease, say: Say) -> Bu
         wire=options.wire.absolute() if options.wire else None,
         compressor=options.compressor,
     )
+    if options.models_dir is None:
+        return request
+    if not options.dry_run:
+        fetch_python(request, say)  # before the environments are planned, which take it then
+    site = site_content(
+        options.models_dir.absolute(), flavour=flavour, named=options.triton, triton=triton,
+        say=say, wheels=wheels, python=python,
+    )  # fmt: skip
+    return replace(request, site=site)
 
 
 def _show(request: BuildRequest, workplace: Workplace, console: Console) -> None:

@@ -1,7 +1,14 @@
 """What ``numlkit build`` plans, and what it refuses before it makes anything."""
 
 import json
+import sys
+from typing import NoReturn
 
+import pytest
+
+from deploy.artefacts import build
+from deploy.host.errors import DeploymentError
+from deploy.main import main
 from tests.unit.deploy.commands.running import run_here
 
 
@@ -34,3 +41,29 @@ def test_a_build_into_a_file_is_refused_at_once(tmp_path):
         "  try: choose another --out",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "done"),
+    [
+        ([], ["Python fetched", "environments planned"]),
+        (["--dry-run"], ["environments planned"]),
+        (["--python", sys.executable], ["environments planned"]),
+    ],
+    ids=["build", "dry run", "given Python"],
+)
+def test_a_sites_environments_are_planned_when_the_kits_python_is_there(
+    tmp_path, monkeypatch, flags, done
+):
+    """In an empty cache they would be of this host's Python, and of another in the next build."""
+    seen: list[str] = []
+
+    def plan(*_given: object, **_named: object) -> NoReturn:
+        seen.append("environments planned")
+        raise DeploymentError("so far")
+
+    monkeypatch.setattr(build, "fetch_if_reachable", lambda _say: seen.append("Python fetched"))
+    monkeypatch.setattr("deploy.commands.build.site_content", plan)
+    words = ["build", "--target", "env", "--models-dir", str(tmp_path), *flags]
+    assert main(words) == 2
+    assert seen == done
