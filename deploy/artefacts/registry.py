@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,13 +17,14 @@ import docker.auth
 import docker.errors
 import requests
 
-from deploy.artefacts.reference import Reference
+from deploy.artefacts.reference import Reference, parse_reference
 from deploy.host.errors import DamagedError, DeniedError, PublishError
 
 DOCUMENT_BYTES = 1 << 23
 """The most that a manifest, an image's configuration or another document may have."""
 
 _TIMEOUT_S = 30.0
+_PATIENCE_S = 5.0  # for what can be done without; a firewall may drop packets to many addresses
 _CHUNK = 1 << 20
 _DIGEST = "Docker-Content-Digest"
 _DOES = {"GET": "read", "PUT": "write to"}
@@ -72,8 +74,8 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
 class Registry:
     """A repository in a registry; raises a :class:`PublishError` for what it refuses."""
 
-    def __init__(self, reference: Reference) -> None:
-        self._at = reference
+    def __init__(self, reference: Reference, timeout_s: float = _TIMEOUT_S) -> None:
+        self._at, self._timeout_s = reference, timeout_s
         scheme = "http" if reference.loopback else "https"
         # Docker Hub's images are named after one host and served by another.
         host = "registry-1.docker.io" if reference.host == "docker.io" else reference.host
@@ -170,7 +172,7 @@ class Registry:
         """Return what a registry answers, whose content is not read yet: it may never end."""
         host, url = self._at.host, f"{self._url}{path}"
         ask = partial(
-            self._session.request, method, url, headers=headers, data=data, timeout=_TIMEOUT_S,
+            self._session.request, method, url, headers=headers, data=data, timeout=self._timeout_s,
             stream=True, proxies=_proxies(self._at),
         )  # fmt: skip
         try:
@@ -231,9 +233,8 @@ class Registry:
         session = _Session()
         # A redirection would take a form elsewhere.
         ask = partial(session.post, data=form, allow_redirects=False) if form else session.get
-        answer = ask(
-            realm, auth=pair, timeout=_TIMEOUT_S, stream=True, proxies=_proxies(_host_of(realm))
-        )
+        proxies = _proxies(_host_of(realm))
+        answer = ask(realm, auth=pair, timeout=self._timeout_s, stream=True, proxies=proxies)
         if answer.ok:
             try:
                 said = json.loads(self._document(answer))
@@ -247,6 +248,15 @@ class Registry:
     def _may_know_the_password(self, realm: str) -> bool:
         here = self._at.loopback and _host_of(realm).loopback
         return urlsplit(realm).scheme == "https" or here
+
+
+def digest_of_tag(image: str) -> str:
+    """Return the digest that an image's tag names now; empty if its registry does not say."""
+    at = parse_reference(image)
+    found = None
+    with suppress(PublishError):
+        found = Registry(at, _PATIENCE_S).manifest(at.tag)
+    return found.digest if found is not None else ""
 
 
 def _host_of(url: str) -> Reference:

@@ -22,6 +22,7 @@ from docker.errors import ImageNotFound
 
 from deploy.artefacts.docker_client import exported
 from deploy.artefacts.image import BaseImage, debian_tar, imported_base, reason, suite_of
+from deploy.artefacts.registry import digest_of_tag
 from deploy.artefacts.sbom import System, system_of_tree
 from deploy.artefacts.sif_file import FULL_DISK, Records, fit, squash, write_sif
 from deploy.artefacts.tools import SifTools
@@ -223,7 +224,9 @@ class SifBuilder:
     ) -> tuple[BaseImage, str]:
         """Build the tree; return its base and the name of Apptainer's agent for it."""
         apptainer = self.tools.apptainer.path
-        pinned = f"{base.rpartition(':')[0]}@{digest}" if digest else base
+        # Of a tag, Apptainer does not say which image it got.
+        known = digest or digest_of_tag(base)
+        pinned = f"{base.rpartition(':')[0]}@{known}" if known else base
         try:
             build_sandbox(apptainer, sandbox, Origin("docker", pinned), context=context)
         except BuildError as error:
@@ -237,7 +240,7 @@ class SifBuilder:
                     "build where that registry answers, or load the image into a Docker engine",
                 ) from None
         else:
-            return BaseImage(reference=pinned, name=base, digest=digest or ""), "docker"
+            return BaseImage(reference=pinned, name=base, digest=known), "docker"
         self.say(f"no registry offers {base}; using a minimal Debian made here")
         tar, folder = debian_tar(suite, self.say), sandbox.with_name("base")
         folder.mkdir()

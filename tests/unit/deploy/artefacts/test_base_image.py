@@ -22,6 +22,8 @@ from deploy.artefacts.image import (
     ensure_base,
     stock_name,
 )
+from deploy.artefacts.sif import SifBuilder
+from deploy.artefacts.tools import SifTools, Tool
 from deploy.host.console import Say
 from deploy.host.errors import BuildError
 from deploy.host.paths import cache_folder
@@ -219,3 +221,44 @@ def test_the_minimal_debian_has_no_package_manager_s_interpreter_and_no_name_of_
     assert not {"apt", "perl", "perl-base", "python3"} & set(packages)
     assert any("etc/hostname" in word and "etc/resolv.conf" in word for word in command)
     assert command[-2:] == ("bookworm", "-")
+
+
+@pytest.fixture
+def asked(tmp_path) -> Path:
+    """Where a played Apptainer, beside it, writes what it is to build from."""
+    until = 'until [ "$1" = --build-arg-file ]; do shift; done; cat "$2" >asked'
+    write_program(tmp_path / "apptainer", f"{until}; mkdir -p sandbox")
+    return tmp_path / "asked"
+
+
+def filled(folder: Path, base: str, digest: str | None = None) -> BaseImage:
+    program = Tool("played", folder / "apptainer", (1, 4, 5))
+    builder = SifBuilder(SifTools(program, program, "zstd"), 0, ignore)
+    found, agent = builder._fill(folder / "sandbox", folder, base, digest)
+    assert agent == "docker"
+    return found
+
+
+def test_apptainer_builds_from_the_digest_that_a_tag_has_and_it_is_recorded(serve, tmp_path, asked):
+    registry = serve()
+    digest = registry.document.digest
+    found = filled(tmp_path, f"{registry.name}:t")
+    assert found.labels["org.opencontainers.image.base.digest"] == digest
+    assert str(found) == f"{registry.name}:t@{digest}"
+    assert asked.read_text() == f"bootstrap=docker\nfrom={registry.name}@{digest}\n"
+    assert filled(tmp_path, f"{registry.name}:t", DIGEST).digest == DIGEST
+    assert len(registry.asked) == 1
+
+
+@pytest.mark.parametrize("answer", ["unknown", "refused"])
+def test_apptainer_builds_from_a_tag_whose_digest_the_registry_does_not_say(
+    serve, tmp_path, asked, answer
+):
+    registry = serve()
+    if answer == "unknown":
+        registry.document = None
+    else:
+        registry.refuses = 1
+    found = filled(tmp_path, f"{registry.name}:t")
+    assert found.digest == ""
+    assert asked.read_text() == f"bootstrap=docker\nfrom={registry.name}:t\n"
