@@ -16,7 +16,7 @@ from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
 from tests.containers.conftest import HEALTH
-from tests.containers.sif.conftest import Host, partition
+from tests.containers.sif.conftest import STOPS, Host, partition
 from tests.kit import free_ports, open_to_all
 from tests.programs import run_program, write_program
 
@@ -86,7 +86,7 @@ def test_its_test_gives_every_models_known_answer(host, sif):
 def test_run_serves_and_leaves_nothing(host, sif, ports, scratch, isolation, tmp_path):
     environment = _environment(ports)
     options = (*isolation, *scratch.options, "--env", environment)
-    command = host.words("apptainer", "run", *options, sif, "--cpu")
+    command = host.words("apptainer", "run", *options, sif, "--cpu", STOPS)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
         try:

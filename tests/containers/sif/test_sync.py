@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from deploy.host.paths import CHECKOUT
 from tests.bucket import ADMIN, READER
 from tests.containers.conftest import HEALTH
+from tests.containers.sif.conftest import STOPS
 from tests.kit import NUMLKIT, free_ports, open_to_all, until
 
 START_S = 180
@@ -44,7 +45,7 @@ def test_a_bucket_under_a_private_authority_is_served(ordinary_user, sif, bucket
             )
 
     with ExitStack() as stack:
-        server = start("run", reads, [repository], "--cpu")
+        server = start("run", reads, [repository], "--cpu", STOPS)
         stack.callback(server.kill)
         words = ("/opt/numl/bin/sync", url, "/models", "--poll=1")
         agent = start("exec", writes, [*keys, "AWS_CA_BUNDLE=/ca.pem"], *words)
