@@ -24,7 +24,7 @@ from tests.views import ordinary
 
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
 
-# On a busy host Triton takes longer to end its model processes than the 5 s that it has, and says so
+# On a busy host Triton takes longer to end its model processes than the 5 s that it has, and tells
 # by its exit status.
 STOPS = "--exit-timeout-secs=40"
 
