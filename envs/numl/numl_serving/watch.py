@@ -90,14 +90,18 @@ def run(
         reason = getattr(error, "strerror", None) or error
         sys.stdout.write(f"watch: cannot listen on {listen} port {metrics_port}: {reason}\n")
         return 2
+    ended: list[int] = []
+
+    def end(number: int, _frame: object) -> NoReturn:
+        ended.append(number)
+        raise SystemExit(0)
+
     # A container's first process ignores every signal that it does not handle.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
+        signal.signal(number, end)
     while True:
         due = time.monotonic() + every
         watch.look()
+        if ended:  # what is raised where something is finalized goes no further
+            return 0
         time.sleep(max(0.0, due - time.monotonic()))
-
-
-def _end(*_signal: object) -> NoReturn:
-    raise SystemExit(0)

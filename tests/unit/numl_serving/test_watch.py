@@ -12,7 +12,7 @@ import urllib.request
 
 import pytest
 from numl_serving.health import main
-from numl_serving.watch import Watch
+from numl_serving.watch import Watch, run
 from played_triton import GOLDEN
 
 from numl_formats.watched import STATES
@@ -139,6 +139,28 @@ def test_the_command_exports_until_it_is_told_to_end(triton, repository):
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_it_ends_also_if_the_signal_comes_where_something_is_finalized(repository, monkeypatch):
+    class Finalized:
+        def __del__(self):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def look(_watch):
+        looks.append(1)
+        assert len(looks) < 9
+        Finalized()
+
+    looks: list[int] = []
+    monkeypatch.setattr(Watch, "look", look)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert run("h", 1, repository, every=0, listen="127.0.0.1", metrics_port=0) == 0
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert len(looks) == 1
 
 
 def test_a_port_that_is_taken_is_said(repository, capsys):
