@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 from numl_formats.errors import FormatError
@@ -68,8 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="serve /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
+    ended: list[int] = []
+
+    def end(number: int, _frame: object) -> NoReturn:
+        ended.append(128 + number if options.once else 0)
+        raise SystemExit(ended[0])
+
+    # A container's first process ignores every signal that it does not handle. Whatever
+    # was in progress resumes at the next start.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end_unfinished if options.once else _end)
+        signal.signal(number, end)
     try:
         location = _location(options.bucket, os.environ)
         templates = Templates(options.templates, Limits.of(os.environ))
@@ -91,6 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             serve_status(agent.status, listen, options.status_port)
         while True:
             pause = agent.step()
+            if ended:  # what is raised where something is finalized goes no further
+                return ended[0]
             if options.once:
                 return 0 if agent.failure is None else 1
             time.sleep(pause)
@@ -146,13 +157,3 @@ def _say(line: str) -> None:
     plain = "".join(letter if letter.isprintable() else " " for letter in line)
     sys.stdout.write(f"sync: {plain}\n")
     sys.stdout.flush()
-
-
-def _end_unfinished(number: int, _frame: object) -> None:
-    raise SystemExit(128 + number)
-
-
-def _end(*_signal: object) -> None:
-    # A container's first process ignores every signal that it does not handle. Whatever
-    # was in progress resumes at the next start.
-    raise SystemExit(0)
