@@ -28,7 +28,6 @@ from tests.programs import run_program
 _CLAIMS: list[socket.socket] = []
 NUMLKIT = str(Path(sys.executable).with_name("numlkit"))
 SMALL = ("--models", "nugraph3", "--instances", "1")
-START_S = 120
 # Far longer than anything takes that these tests wait for, on a host however busy.
 SOON_S = 600
 
@@ -78,8 +77,8 @@ class Kit:
                 self.ports[name] = ",".join(map(str, free_ports().model_dump().values()))
             flags = (*flags, "--ports", self.ports[name])
         if not self.within:
-            return run_command([*words[1:], *flags], self.variables, START_S + 60)
-        return run_program([*words, *flags], cwd=CHECKOUT, env=self.variables, timeout=START_S + 60)
+            return run_command([*words[1:], *flags], self.variables, SOON_S)
+        return run_program([*words, *flags], cwd=CHECKOUT, env=self.variables, timeout=SOON_S)
 
     def json(self, command: str, *flags: str) -> dict[str, Any]:
         done = self.run(command, "--json", *flags)
