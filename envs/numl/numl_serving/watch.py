@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
+from numl_formats.ending import end_at_signals
 from numl_formats.inference import NoAnswerError, TritonHttp
 from numl_formats.metrics import serve
 from numl_formats.watched import Watched
@@ -90,18 +89,10 @@ def run(
         reason = getattr(error, "strerror", None) or error
         sys.stdout.write(f"watch: cannot listen on {listen} port {metrics_port}: {reason}\n")
         return 2
-    ended: list[int] = []
-
-    def end(number: int, _frame: object) -> NoReturn:
-        ended.append(number)
-        raise SystemExit(0)
-
-    # A container's first process ignores every signal that it does not handle.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    ended = end_at_signals()
     while True:
         due = time.monotonic() + every
         watch.look()
-        if ended:  # what is raised where something is finalized goes no further
-            return 0
+        if ended:
+            return ended[0]
         time.sleep(max(0.0, due - time.monotonic()))

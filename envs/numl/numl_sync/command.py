@@ -9,16 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import urlsplit
 
+from numl_formats.ending import end_at_signals
 from numl_formats.errors import FormatError
 from numl_formats.limits import Limits
 from numl_formats.location import Location, read_endpoint, read_location
@@ -69,16 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="serve /metrics and /ready here, at the address in NUML_LISTEN (default 127.0.0.1)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    ended: list[int] = []
-
-    def end(number: int, _frame: object) -> NoReturn:
-        ended.append(128 + number if options.once else 0)
-        raise SystemExit(ended[0])
-
-    # A container's first process ignores every signal that it does not handle. Whatever
-    # was in progress resumes at the next start.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+    # Whatever was in progress resumes at the next start.
+    ended = end_at_signals(lambda number: 128 + number if options.once else 0)
     try:
         location = _location(options.bucket, os.environ)
         templates = Templates(options.templates, Limits.of(os.environ))
@@ -100,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             serve_status(agent.status, listen, options.status_port)
         while True:
             pause = agent.step()
-            if ended:  # what is raised where something is finalized goes no further
+            if ended:
                 return ended[0]
             if options.once:
                 return 0 if agent.failure is None else 1
