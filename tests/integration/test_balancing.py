@@ -12,7 +12,7 @@ from numlkit import Client, Labelled
 from tests.inputs import EVENTS
 from tests.kit import SMALL
 
-REQUESTS = 1000
+REQUESTS = 400
 
 
 def test_a_server_that_is_killed_costs_no_request(kit):

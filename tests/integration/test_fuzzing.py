@@ -29,7 +29,7 @@ from numl_formats.golden import GoldenEvent, difference
 from tests.inputs import inputs_of
 
 MODEL = "nugraph3"
-REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "3000"))
+REQUESTS = int(os.environ.get("NUMLKIT_FUZZED_REQUESTS", "1500"))
 MEMORY = 1 << 30
 """What an instance may hold at most (bytes), for any request of up to 10 MB."""
 
