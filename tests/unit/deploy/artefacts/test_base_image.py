@@ -20,7 +20,6 @@ from deploy.artefacts.image import (
     debian_name,
     debian_tar,
     ensure_base,
-    stock_name,
 )
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.tools import SifTools, Tool
@@ -30,8 +29,8 @@ from deploy.host.paths import cache_folder
 from tests.environments import ignore
 from tests.programs import write_program
 
-DEBIAN = debian_name((2, 35))
-NVIDIA = stock_name("24.10")
+DEBIAN = "docker.io/library/debian:bookworm-slim"
+NVIDIA = "nvcr.io/nvidia/tritonserver:24.10-py3"
 DIGEST = "sha256:" + "d" * 64
 UNREACHABLE = 'Get "https://registry-1.docker.io/v2/": no such host'
 
@@ -101,23 +100,13 @@ def program(tmp_path, monkeypatch):
     return partial(write_program, tmp_path / "bin" / "mmdebstrap")
 
 
-def test_the_names_of_the_bases():
-    assert DEBIAN == "docker.io/library/debian:bookworm-slim"
-    assert NVIDIA == "nvcr.io/nvidia/tritonserver:24.10-py3"
-
-
-def test_the_registry_s_newest_is_taken():
+def test_the_registry_s_newest_is_taken_and_its_pull_is_told():
+    told: list[str] = []
     engine = Engine(DEBIAN, registry=(DEBIAN,))
-    base = ensured(engine, DEBIAN)
+    base = ensured(engine, DEBIAN, say=told.append)
     assert engine.pulled == [DEBIAN]
     assert (base.reference, base.name, base.digest) == (DEBIAN, DEBIAN, DIGEST)
-
-
-def test_a_pull_tells_of_its_progress():
-    told: list[str] = []
-    engine = Engine(registry=(NVIDIA,))
-    ensured(engine, say=told.append)
-    assert told[-1] == "pulling nvcr.io/nvidia/tritonserver: 5a37 pull complete"
+    assert told[-1] == "pulling docker.io/library/debian: 5a37 pull complete"
 
 
 def test_a_pull_that_is_cut_off_is_no_pull():
@@ -186,11 +175,14 @@ def test_a_debian_made_here_is_called_by_its_content_on_every_machine(
 
 def test_a_missing_mmdebstrap_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        BuildError, match="mmdebstrap, which could make one, is not installed"
-    ) as caught:
+    with pytest.raises(BuildError, match="which could make one, is not installed") as caught:
         debian_tar("bookworm", ignore)
     assert caught.value.remedy == "sudo apt-get install mmdebstrap (Debian, Ubuntu)"
+
+
+def test_a_glibc_that_no_debian_has_is_named():
+    with pytest.raises(BuildError, match=r"needs glibc 2\.55; the newest base has 2\.41"):
+        debian_name((2, 55))
 
 
 def test_a_failed_mmdebstrap_gives_its_reason_and_leaves_nothing(program):
@@ -250,15 +242,12 @@ def test_apptainer_builds_from_the_digest_that_a_tag_has_and_it_is_recorded(serv
     assert len(registry.asked) == 1
 
 
-@pytest.mark.parametrize("answer", ["unknown", "refused"])
+@pytest.mark.parametrize("fault", [{"document": None}, {"refuses": 1}])
 def test_apptainer_builds_from_a_tag_whose_digest_the_registry_does_not_say(
-    serve, tmp_path, asked, answer
+    serve, tmp_path, asked, fault
 ):
     registry = serve()
-    if answer == "unknown":
-        registry.document = None
-    else:
-        registry.refuses = 1
+    vars(registry).update(fault)
     found = filled(tmp_path, f"{registry.name}:t")
     assert found.digest == ""
     assert asked.read_text() == f"bootstrap=docker\nfrom={registry.name}:t\n"

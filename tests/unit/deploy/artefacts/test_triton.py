@@ -8,7 +8,6 @@ from unittest.mock import Mock
 import pytest
 
 from deploy.artefacts import triton
-from deploy.artefacts.image import debian_name
 from deploy.artefacts.triton import find_triton
 from deploy.artefacts.triton_source import SERVER
 from deploy.host.errors import BuildError, EnvironmentSetupError
@@ -104,18 +103,6 @@ def test_a_folder_without_the_python_backend_is_no_triton(server):
         find_triton(str(root), ignore)
 
 
-@pytest.mark.parametrize(
-    ("glibc", "suite"), [((2, 35), "bookworm"), ((2, 36), "bookworm"), ((2, 39), "trixie")]
-)
-def test_the_base_is_the_oldest_debian_with_the_glibc(glibc, suite):
-    assert debian_name(glibc) == f"docker.io/library/debian:{suite}-slim"
-
-
-def test_a_glibc_that_no_debian_has_is_named():
-    with pytest.raises(BuildError, match=r"needs glibc 2\.55; the newest base has 2\.41"):
-        debian_name((2, 55))
-
-
 def test_other_backends_are_kept_where_they_are_asked_for(server):
     root = server(f"{HELP}\n{STARTS}")
     for backend in ("onnxruntime", "pytorch"):
@@ -123,10 +110,8 @@ def test_other_backends_are_kept_where_they_are_asked_for(server):
         (root / "backends" / backend / f"libtriton_{backend}.so").write_text("no ELF")
     found = find_triton(str(root), ignore, backends=("python", "onnxruntime"))
     assert found.backends == ("python", "onnxruntime")
-    assert sorted(path.name for path in (found.root / "backends").iterdir()) == [
-        "onnxruntime",
-        "python",
-    ]
+    kept = {path.name for path in (found.root / "backends").iterdir()}
+    assert kept == {"onnxruntime", "python"}
     assert find_triton(str(root), ignore).root != found.root
     with pytest.raises(BuildError, match="has no backend tensorrt"):
         find_triton(str(root), ignore, backends=("python", "tensorrt"))
