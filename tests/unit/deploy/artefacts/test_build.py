@@ -11,16 +11,13 @@ import pytest
 
 from deploy.artefacts import labels
 from deploy.artefacts.build import Steps, check_libc
-from deploy.artefacts.context import launch_settings
 from deploy.artefacts.labels import find_source, published
 from deploy.artefacts.manifest import read_manifest, record
 from deploy.artefacts.request import BuildRequest
-from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.environment.environment import plan_environment
 from deploy.host.cli import describe_os_error
 from deploy.host.console import Console
 from deploy.host.errors import BuildError
-from deploy.triton.config import LaunchSettings
 from deploy.triton.release import find_release
 from tests.artefacts import artefact
 from tests.programs import run_program, write_program
@@ -45,35 +42,20 @@ def test_a_manifest_that_is_none_is_named(tmp_path):
     assert raised.value.remedy == f"rm '{out}/manifest.json'"
 
 
-def test_a_failed_step_is_not_counted(tmp_path):
+def test_a_step_that_fails_is_not_counted_and_a_full_disk_is_named_by_its_folder(tmp_path):
     steps = Steps(Console("quiet"))
     with steps.step("first", tmp_path):
         pass
-    with pytest.raises(BuildError), steps.step("second", tmp_path):
-        raise BuildError("no")
-    assert list(steps.seconds) == ["first"]
-
-
-def test_a_full_disk_is_named_by_the_folder_where_the_system_names_no_file(tmp_path):
     with (
         pytest.raises(OSError, match="No space left") as caught,
-        Steps(Console("quiet")).step("pack", tmp_path),
+        steps.step("second", tmp_path),
         Path("/dev/full").open("wb", buffering=0) as full,
     ):
         full.write(b"x")
+    assert list(steps.seconds) == ["first"]
+    # Of a write to a file that is open the system names none.
     error = describe_os_error(caught.value)
     assert error.cause == f"disk full: {tmp_path}: No space left on device"
-
-
-@pytest.mark.parametrize(
-    ("number", "tool"),
-    [(errno.ENOSPC, "df -h"), (errno.EDQUOT, "quota -s"), (errno.EFBIG, "ulimit -f")],
-)
-def test_a_copy_for_which_there_is_no_room_is_named_by_where_it_was_to_go(number, tool):
-    error = OSError(number, os.strerror(number), "/kit/weights", None, "/state/weights")  # shutil's
-    told = describe_os_error(error)
-    assert told.cause.endswith(f"/state/weights: {os.strerror(number)}")
-    assert f"({tool})" in (told.remedy or "")
 
 
 def copied(source: Path, target: Path) -> str:
@@ -105,26 +87,34 @@ def test_a_pipe_in_a_folder_that_is_copied_is_named(tmp_path):
     assert copied(folder, tmp_path / "copy") == f"`{folder}/pipe` is a named pipe; try: None"
 
 
+AGAIN = "then run the command again"
+OURS = "set XDG_CACHE_HOME and XDG_STATE_HOME to folders"
+LOCKS = f"{OURS} of a disk with locks, as a local one"
+
+
 @pytest.mark.parametrize(
-    ("place", "remedy"),
+    ("number", "place", "target", "remedy"),
     [
-        ("cache/numlkit/triton", "set XDG_CACHE_HOME and XDG_STATE_HOME to folders that you can"),
-        ("results.h5", "check its owner and permissions"),
+        (errno.ENOSPC, "kit/weights", "state/weights",
+         f"free space there (df -h), {AGAIN}"),
+        (errno.EDQUOT, "kit/weights", "state/weights",
+         f"free space there, or have your quota raised (quota -s), {AGAIN}"),
+        (errno.EFBIG, "kit/weights", "state/weights",
+         f"raise the limit of file sizes (ulimit -f), {AGAIN}"),
+        (errno.EACCES, "cache/numlkit/triton", None, f"{OURS} that you can write to"),
+        (errno.EACCES, "results.h5", None,
+         "check its owner and permissions, and those of its folder (ls -ld)"),
+        (errno.ENOLCK, "state/numlkit/a", None, LOCKS),
+        (errno.EOPNOTSUPP, "state/numlkit/a", None, LOCKS),
+        (errno.ENOSYS, "state/numlkit/a", None, LOCKS),
     ],
-)
-def test_what_may_not_be_written_is_told_by_whose_folder_it_is_in(home, place, remedy):
-    path = str(home / place)
-    error = describe_os_error(PermissionError(errno.EACCES, "Permission denied", path))
-    assert error.cause == f"{path}: Permission denied"
-    assert (error.remedy or "").startswith(remedy)
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_home_without_locks_is_told_with_what_to_set(number, home):
-    path = str(home / "state/numlkit/a")
-    error = OSError(number, f"cannot be locked: {os.strerror(number)}", path)
-    remedy = describe_os_error(error).remedy or ""
-    assert remedy.startswith("set XDG_CACHE_HOME and XDG_STATE_HOME to folders of a disk with lock")
+)  # fmt: skip
+def test_what_cannot_be_written_is_told_by_where_it_was_to_go(home, number, place, target, remedy):
+    paths = (str(home / place), None, target and str(home / target))  # as shutil's copies say it
+    told = describe_os_error(OSError(number, os.strerror(number), *paths))
+    where = f"{home / (target or place)}: {os.strerror(number)}"
+    assert told.cause == (f"disk full: {where}" if number == errno.ENOSPC else where)
+    assert told.remedy == remedy
 
 
 @pytest.fixture
@@ -207,7 +197,8 @@ def test_an_environment_that_nvidias_image_is_too_old_for_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("python", "sites", "suite"), [(36, 35, "bookworm"), (38, 35, "trixie"), (35, 38, "trixie")]
+    ("python", "sites", "suite"),
+    [(35, 35, "bookworm"), (36, 35, "bookworm"), (38, 35, "trixie"), (35, 38, "trixie")],
 )
 def test_the_base_is_new_enough_for_the_python_of_every_environment(tmp_path, python, sites, suite):
     environments = []
@@ -221,14 +212,3 @@ def test_the_base_is_new_enough_for_the_python_of_every_environment(tmp_path, py
     assert request.base_name(environments) == f"docker.io/library/debian:{suite}-slim"
     ngc = replace(request, base="ngc")
     assert ngc.base_name(environments) == "nvcr.io/nvidia/tritonserver:24.10-py3"
-
-
-@pytest.mark.parametrize(("gpu", "gpus"), [(False, None), (True, 2)])
-def test_a_repository_that_is_built_uses_every_gpu_its_server_sees_or_none(gpu, gpus):
-    settings = launch_settings(Path("/opt/numl/env"), {"environment_digest": "e2bc"}, gpu=gpu)
-    assert settings == LaunchSettings(
-        environment=Path("/opt/numl/env"),
-        parameters={"environment_digest": "e2bc"},
-        instances=FEWEST_BOUNDED,
-        gpu_instances=gpus,
-    )
