@@ -16,6 +16,7 @@ from deploy.artefacts.registry import Registry
 from deploy.host.errors import PublishError
 from tests.certificates import Authority
 from tests.releases import layer
+from tests.unit.deploy.artefacts.played import Registry as Played
 
 PASSWORD = base64.b64encode(b"alice:secret").decode()
 
@@ -32,16 +33,30 @@ def log_in(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
+@pytest.fixture
+def logged_in(serve, log_in):
+    """Starts registries that are logged in to, and challenge who shows them nothing."""
+
+    def start(challenge: str, **entry: str) -> Played:
+        registry = serve(layer({}))
+        log_in(registry.address, **entry)
+        registry.challenge = challenge.format(registry.address)
+        return registry
+
+    return start
+
+
+BEARER = 'Bearer realm="http://{}/token",service="x"'
+either = pytest.mark.parametrize("challenge", ["Basic", BEARER])
+
+
+@either
 def test_a_host_that_a_registry_redirects_to_learns_neither_password_nor_token(
-    serve, log_in, tmp_path, challenge
+    serve, logged_in, tmp_path, challenge
 ):
-    registry, other = serve(layer({})), serve(layer({}), host="127.0.0.2")
-    log_in(registry.address)
+    registry, other = logged_in(challenge), serve(layer({}), host="127.0.0.2")
     # The registry itself is logged in to; then it sends its blobs from elsewhere.
-    registry.challenge, other.challenge = (
-        challenge.format(each.address) for each in (registry, other)
-    )
+    other.challenge = challenge.format(other.address)
     [found] = find_image(f"{registry.name}:t", tmp_path).layers
     assert f"Basic {PASSWORD}" in [shown for _, shown in registry.asked]
     registry.elsewhere = f"http://{other.address}"
@@ -90,13 +105,11 @@ def test_a_registry_with_a_certificate_of_the_sites_own_authority_is_told_how_to
     assert raised.value.remedy == "name it as its certificate does, or renew that"
 
 
-@pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
+@either
 def test_a_registry_on_this_host_is_asked_without_a_proxy(
-    serve, log_in, tmp_path, monkeypatch, challenge
+    serve, logged_in, tmp_path, monkeypatch, challenge
 ):
-    registry, proxy = serve(layer({})), serve(host="127.0.0.2")
-    log_in(registry.address)
-    registry.challenge = challenge.format(registry.address)
+    registry, proxy = logged_in(challenge), serve(host="127.0.0.2")
     monkeypatch.setenv("http_proxy", f"http://{proxy.address}")
     monkeypatch.setenv("no_proxy", "")
     assert find_image(f"{registry.name}:t", tmp_path).digest == registry.document.digest
@@ -111,24 +124,21 @@ def test_an_image_for_all_is_read_with_a_token_from_another_host(serve, log_in, 
     assert other.asked == [("/token?a=b&scope=pull", None)]
 
 
-def test_a_password_that_a_registry_refuses_is_sent_once(serve, log_in, tmp_path):
-    registry = serve(layer({}))
-    log_in(registry.address)
-    registry.challenge = f'Bearer realm="http://{registry.address}/token"'
+def test_a_password_that_a_registry_refuses_is_sent_once(logged_in, tmp_path):
+    registry = logged_in(BEARER)
     registry.token = b'{"token": "of nobody"}'
     with pytest.raises(PublishError, match="does not let you read"):
         find_image(f"{registry.name}:t", tmp_path)
     assert [shown for path, shown in registry.asked if "token" in path] == [f"Basic {PASSWORD}"]
 
 
-@pytest.mark.parametrize("challenge", ["Basic", 'Bearer realm="http://{}/token",service="x"'])
-def test_nobody_learns_a_password_of_netrc(serve, log_in, tmp_path, monkeypatch, challenge):
-    registry, other = serve(layer({})), serve(layer({}), host="127.0.0.2")
+@either
+def test_nobody_learns_a_password_of_netrc(serve, logged_in, tmp_path, monkeypatch, challenge):
+    other = serve(layer({}), host="127.0.0.2")
     netrc = tmp_path / "netrc"
     netrc.write_text("default login bob password hidden\n")
     monkeypatch.setenv("NETRC", str(netrc))
-    log_in(registry.address)
-    registry.challenge = challenge.format(registry.address)
+    registry = logged_in(challenge)
     [found] = find_image(f"{registry.name}:t", tmp_path).layers
     registry.elsewhere = f"http://{other.address}"
     assert found.whole()
@@ -137,11 +147,8 @@ def test_nobody_learns_a_password_of_netrc(serve, log_in, tmp_path, monkeypatch,
     assert {shown for _, shown in other.asked} == {None}
 
 
-def test_a_login_that_left_an_identity_token_gets_a_token_with_it(serve, log_in, tmp_path):
-    registry = serve(layer({}))
-    log_in(registry.address, identitytoken="of alice")
-    realm = f"http://{registry.address}/token"
-    registry.challenge = f'Bearer realm="{realm}",service="x",scope="repository:r/i:pull"'
+def test_a_login_that_left_an_identity_token_gets_a_token_with_it(logged_in, tmp_path):
+    registry = logged_in(f'{BEARER},scope="repository:r/i:pull"', identitytoken="of alice")
     registry.token = b'{"access_token": "own"}'
     assert find_image(f"{registry.name}:t", tmp_path).digest == registry.document.digest
     assert registry.forms == [
@@ -163,9 +170,8 @@ def test_a_login_that_left_an_identity_token_gets_a_token_with_it(serve, log_in,
         ("http://{}/token", "which gives no token"),  # but leads elsewhere
     ],
 )
-def test_an_identity_token_is_sent_only_where_a_password_is(serve, log_in, realm, refused):
-    registry, other = serve(layer({})), serve(host="127.0.0.2")
-    log_in(registry.address, identitytoken="of alice")
+def test_an_identity_token_is_sent_only_where_a_password_is(serve, logged_in, realm, refused):
+    registry, other = logged_in("", identitytoken="of alice"), serve(host="127.0.0.2")
     registry.elsewhere = f"http://{other.address}"
     with pytest.raises(PublishError, match=refused):
         Registry(parse_reference(registry.name))._log_in(
