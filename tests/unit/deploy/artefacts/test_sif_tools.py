@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.artefacts.tools import check_folder, find_tools, install_hint, version_in
+from deploy.artefacts.tools import check_folder, find_tools, install_hint
 from deploy.host.errors import BuildError
 from tests.programs import write_program
 
@@ -64,10 +64,10 @@ def test_a_program_that_does_not_work_is_not_called_old(on_path):
     assert caught.value.remedy == f"{program} --version must work for this user"
 
 
-@pytest.mark.parametrize("version", ["4.4", "4.6.1", "4.7.5", "5.0"])
+@pytest.mark.parametrize("version", ["4.4-git.1", "4.6.1", "4.7.5", "5.0"])
 def test_versions_around_the_broken_ones_are_accepted(on_path, version):
     _program(on_path, "mksquashfs", f"mksquashfs version {version} (2026/01/01)")
-    find_tools("zstd")
+    assert str(find_tools("zstd").mksquashfs) == f"mksquashfs {version.partition('-')[0]}"
 
 
 def test_a_compressor_that_was_not_built_in_is_found_by_trial(on_path):
@@ -95,19 +95,6 @@ def test_folders_whose_names_apptainer_takes_for_the_shell_s_are_refused(name):
         check_folder(Path("/out") / name)
     assert "\n" not in caught.value.cause
     assert caught.value.remedy == "choose another --out"
-
-
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("apptainer version 1.4.5", (1, 4, 5)),
-        ("mksquashfs version 4.6.1 (2023/03/25)", (4, 6, 1)),
-        ("mksquashfs version 4.4-git.1 (2021/08/30)", (4, 4)),
-        ("", ()),
-    ],
-)
-def test_a_version_is_read_from_what_a_program_says(text, version):
-    assert version_in(text) == version
 
 
 @pytest.mark.parametrize(("release", "hint"), [
