@@ -127,9 +127,7 @@ def test_a_registry_with_a_malformed_manifest_is_named(serve, tmp_path, document
 
 
 @pytest.mark.parametrize("what", ["manifest", "tags", "token"])
-@pytest.mark.parametrize(
-    "packed", [b"", gzip.compress(bytes(10_000_000))], ids=["plain", "gzip"]
-)
+@pytest.mark.parametrize("packed", [b"", gzip.compress(bytes(10_000_000))], ids=["plain", "gzip"])
 def test_a_manifest_that_never_ends_is_refused(serve, tmp_path, monkeypatch, what, packed):
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     monkeypatch.setattr(layers, "_TRIES", 2)

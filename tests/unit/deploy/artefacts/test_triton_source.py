@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.artefacts import layers, tree
 from deploy.artefacts.layers import find_image
 from deploy.artefacts.triton_source import OWN_STUB, PROGRAM, ImageSource
 from deploy.host.errors import BuildError
@@ -15,10 +16,16 @@ from tests.environments import ignore
 from tests.releases import Blob, Files, layer, write_oci
 
 PLACE, LIB = "opt/tritonserver", "usr/lib/x86_64-linux-gnu"
-# Layers of more than a MiB are not always read to their end.
-NOISE: Files = {"var/noise": hashlib.shake_256(b"noise").digest(1_500_000)}
+NOISE: Files = {"var/noise": hashlib.shake_256(b"noise").digest(100_000)}
 OLD = layer({f"{PLACE}/{OWN_STUB}": b"old", f"{PLACE}/{PROGRAM}": b"old"})
 NEW: Files = {f"{PLACE}/{OWN_STUB}": b"new", f"{PLACE}/{PROGRAM}": b"new"}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    """Layers with noise are large: not always read to their end, and fetched in pieces."""
+    monkeypatch.setattr(tree, "_SMALL", 1 << 16)
+    monkeypatch.setattr(layers, "_LEAST_PIECE", 1 << 14)
 
 
 def source_of(name: object, folder: Path) -> ImageSource:
