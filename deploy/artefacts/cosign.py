@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cache
 from getpass import getpass
@@ -33,7 +33,6 @@ from numl_formats.statement import as_time
 SBOM, PROVENANCE = "cyclonedx", "slsaprovenance1"
 _WHAT = {SBOM: "its SBOM", PROVENANCE: "its provenance"}
 PASSWORD = "COSIGN_PASSWORD"
-_TAG, _LINE, _SEQUENCE, _CREATED = "tag", "line", "sequence", "created"
 _INSTALL = "sudo scripts/install_container_tools --only cosign (Debian, Ubuntu)"
 _UNSIGNED = re.compile(r"no signatures found|no matching attestations: *$|manifest unknown", re.I)
 _AWAY = re.compile(
@@ -101,8 +100,7 @@ def sign_image(
         statements: Files by kind; the provenance as the kit writes it.
     """
     words = [*_with(key), *_http(reference)]
-    facts = {_TAG: signed.tag, _LINE: signed.line}
-    facts |= {_SEQUENCE: str(signed.sequence), _CREATED: as_time(signed.created)}
+    facts = {**asdict(signed), "created": as_time(signed.created)}
     said = [f"--annotations={name}={value}" for name, value in facts.items()]
     _sign(["sign", *words, *said, str(reference)], f"sign {reference} with", key)
     with tempfile.TemporaryDirectory() as scratch:
@@ -134,8 +132,8 @@ def signed_of(reference: Reference, signer: Signer) -> tuple[Signed, ...]:
 def _signed(payload: Any) -> Signed | None:
     facts = payload.get("optional") or {}
     try:
-        created = datetime.fromisoformat(re.sub(r"Z$", "+00:00", facts[_CREATED]))
-        return Signed(str(facts[_TAG]), str(facts[_LINE]), int(facts[_SEQUENCE]), created)
+        created = datetime.fromisoformat(re.sub(r"Z$", "+00:00", facts["created"]))
+        return Signed(str(facts["tag"]), str(facts["line"]), int(facts["sequence"]), created)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -209,7 +207,6 @@ def changed(what: str, signer: Signer) -> SignatureError:
 
 
 def unsigned(what: str) -> SignatureError:
-    """Return the error for something that is not signed."""
     remedy = "have its builder run numlkit publish DEST --sign KEY"
     return SignatureError(f"{what} is not signed", remedy)
 
