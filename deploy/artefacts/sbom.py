@@ -34,8 +34,6 @@ from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.release import TritonRelease
 from numl_formats.repository import WEIGHTS_FILE
 
-_STATUS = "var/lib/dpkg/status"
-_RELEASE = "usr/lib/os-release"
 _FIELD = re.compile(r"^([A-Za-z-]+): *(.*)$", re.MULTILINE)
 _LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
 _SETTING = re.compile(r'^([A-Z_]+)="?([^"\n]*)"?$', re.MULTILINE)
@@ -86,19 +84,14 @@ def system_of_image(client: docker.DockerClient, image: str) -> System:
         return _read_system(read)
 
 
-def installed(status: str) -> tuple[Package, ...]:
+def _read_system(read: Callable[[str], str]) -> System:
+    release = dict(_SETTING.findall(read("usr/lib/os-release")))
     found = []
-    for paragraph in re.split(r"\n{2,}", status):
+    for paragraph in re.split(r"\n{2,}", read("var/lib/dpkg/status")):
         fields = dict(_FIELD.findall(paragraph))
         if fields.get("Status", "").endswith(" installed"):
             found.append(Package(fields["Package"], fields["Version"], fields["Architecture"]))
-    return tuple(sorted(found))
-
-
-def _read_system(read: Callable[[str], str]) -> System:
-    release = dict(_SETTING.findall(read(_RELEASE)))
-    packages = installed(read(_STATUS))
-    return System(release.get("ID", "linux"), release.get("VERSION_ID", ""), packages)
+    return System(release.get("ID", "linux"), release.get("VERSION_ID", ""), tuple(sorted(found)))
 
 
 def _without(path: str) -> BuildError:
@@ -146,25 +139,23 @@ def of_environment(environment: Environment) -> Iterator[Component]:
         for path in sorted((environment.folder / "lib").glob("lib*.so*")):
             if path.is_file() and not path.is_symlink():
                 yield Component("file", f"lib/{path.name}", sha256=sha256_of(path))
-    lock = environment.lock
-    for name, number in lock.versions.items():
-        yield _of_pypi(name, number, lock.hashes.get(name, ""))
+    yield from _of_lock(environment)
     made = next(environment.site_packages.glob("numl_serving-*.dist-info"))
     number = made.name.removeprefix("numl_serving-").removesuffix(".dist-info")
     sources = (("sources.sha256", serving_digest(ENVIRONMENT_SOURCE)),)
     purl = _purl("generic", "numl-serving", number)
     yield Component("library", "numl-serving", number, purl, facts=sources)
-    yield _of_pypi(_QHULL, version(_QHULL), "")
+    yield _of_pypi(_QHULL, version(_QHULL))
 
 
 def of_kit(lock: Path) -> Iterator[Component]:
     """Yield the parts of the kit's own wheel: what it needs, as locked, and what it bundles."""
     for name, number in _LOCKED.findall(lock.read_text(encoding="utf-8")):
-        yield _of_pypi(name, number, "")
+        yield _of_pypi(name, number)
     sources = (("sources.sha256", serving_digest(ENVIRONMENT_SOURCE)),)
     yield Component("library", "numl-serving", facts=sources)
     yield from of_models(MODEL_REPOSITORY, DEFAULT_MODELS)
-    yield _of_pypi(_QHULL, version(_QHULL), "")
+    yield _of_pypi(_QHULL, version(_QHULL))
 
 
 def of_agent(python: str) -> Iterator[Component]:
@@ -200,9 +191,7 @@ def of_models(repository: Path, models: Sequence[str]) -> Iterator[Component]:
 def of_site(site: SiteContent) -> Iterator[Component]:
     """Yield the packages of a site's environments, and the files of its models."""
     for environment in site.environments.values():
-        lock = environment.lock
-        for name, number in lock.versions.items():
-            yield _of_pypi(name, number, lock.hashes.get(name, ""))
+        yield from _of_lock(environment)
     yield from of_site_models(site)
 
 
@@ -225,7 +214,12 @@ def of_base(base: BaseImage, system: System) -> Iterator[Component]:
         yield Component("library", package.name, package.version, purl)
 
 
-def _of_pypi(name: str, number: str, sha256: str) -> Component:
+def _of_lock(environment: Environment) -> Iterator[Component]:
+    for name, number in environment.lock.versions.items():
+        yield _of_pypi(name, number, environment.lock.hashes.get(name, ""))
+
+
+def _of_pypi(name: str, number: str, sha256: str = "") -> Component:
     plain = re.sub(r"[-_.]+", "-", name).lower()
     return Component("library", plain, number, _purl("pypi", plain, number), sha256)
 
