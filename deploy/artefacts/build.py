@@ -147,10 +147,10 @@ class _Build:
         if self._workplace.without_docker is not None:
             self._say(f"{self._workplace.without_docker}; building with Apptainer only")
         with step("environment", cache_folder()) as say:
-            if request.site is None:  # else it was, before its environments were planned
+            if not request.site.models:  # else it was, before its environments were planned
                 fetch_python(request, say)
             self._environment = environment = _plan(request).make(say)
-            sites = tuple(request.site.environments.values()) if request.site is not None else ()
+            sites = tuple(request.site.environments.values())
             for each in sites:
                 each.make(say)
         # Of another image is known what its server needs, not what the image has.
@@ -184,17 +184,15 @@ class _Build:
             epoch = self._workplace.source.epoch
             archive = pack_archive(environment, request.out, say, epoch)
             packed = [Packed(archive, environment, Path(IMAGE_PREFIX))]
-            if request.site is not None:
-                for name, each in request.site.environments.items():
-                    archive = pack_archive(each, request.out, say, epoch)
-                    packed.append(Packed(archive, each, ENVIRONMENTS / name))
+            for name, each in request.site.environments.items():
+                archive = pack_archive(each, request.out, say, epoch)
+                packed.append(Packed(archive, each, ENVIRONMENTS / name))
         for one in packed:
             size, sha256 = one.archive.stat().st_size, sha256_of(one.archive)
             self._record("env", one.archive.name, size, sha256, environment=one.environment)
         if request.wire is not None:
             with self._steps.step("wired repository", request.wire):
-                models = request.site.models if request.site is not None else ()
-                wire(request.wire, packed, request.triton, distribution, models)
+                wire(request.wire, packed, request.triton, distribution, request.site.models)
 
     def _image(
         self, client: docker.DockerClient, context: Path
@@ -230,9 +228,8 @@ class _Build:
         self._record("sif", sif.name, sif.stat().st_size, sha256_of(sif), base, used)
 
     def _labels(self) -> dict[str, str]:
-        site = self._request.site
         found = labels(self._workplace.source, self._environment, self._request.triton)
-        return found if site is None else found | site.labels
+        return found | self._request.site.labels
 
     def _record(
         self,

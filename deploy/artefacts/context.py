@@ -60,21 +60,20 @@ def make_context(
     distribution: TritonDistribution,
     base: Base,
     say: Say,
-    site: SiteContent | None = None,
+    site: SiteContent,
 ) -> None:
     """Fill ``folder``, which is empty, with a Triton whose stub fits the environment's Python."""
     parameters = {"environment_digest": environment.digest, **release.model_parameters}
-    own = site.models if site is not None else ()
-    stage_models(folder / "models", folder / "templates", parameters, environment.flavour, own)
+    models, templates = folder / "models", folder / "templates"
+    stage_models(models, templates, parameters, environment.flavour, site.models)
     triton_layer(distribution, folder / "triton.tar", base=base, say=say)
     pack_layers(environment, folder, say)
     write_tar(agent_folder(environment, say), folder / "sync.tar", root=_AGENT)
-    environments = site.environments if site is not None else {}
-    write_layers(environment, environments, folder / LAYERS, say)
+    write_layers(environment, site.environments, folder / LAYERS, say)
     recipe = (CONTAINERS / "Dockerfile").read_text(encoding="utf-8")
-    (folder / "Dockerfile").write_text(dockerfile(recipe, environments), encoding="utf-8")
+    (folder / "Dockerfile").write_text(dockerfile(recipe, site.environments), encoding="utf-8")
     shutil.copyfile(CONTAINERS / ".dockerignore", folder / ".dockerignore")
-    write_scripts(folder / "bin", cache=uses_cache(model.config for model in own))
+    write_scripts(folder / "bin", cache=uses_cache(model.config for model in site.models))
 
 
 def write_scripts(folder: Path, *, cache: bool = False) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from deploy.artefacts.image import Base, debian_name, stock_name
 from deploy.artefacts.manifest import Kind
 from deploy.artefacts.sif_file import Compressor
-from deploy.artefacts.site import SiteContent
+from deploy.artefacts.site import KIT_ALONE, KITS, SiteContent
 from deploy.environment.environment import Environment
 from deploy.environment.lock import SIZES, Flavour
 from deploy.host.paths import cache_folder
@@ -19,13 +19,8 @@ Route = Literal["docker", "apptainer"]
 
 TARGETS: tuple[Kind, ...] = ("env", "image", "sif")
 _GB = 10**9
-
-
 BASE_BYTES: dict[Base, int] = {"slim": _GB * 3 // 10, "ngc": 16 * _GB}
 MEMORY_BYTES = 2 * _GB
-
-
-KITS = "numl"
 
 
 def image_name(release: str, flavour: Flavour, base: Base = "slim", name: str = KITS) -> str:
@@ -58,7 +53,7 @@ class BuildRequest:
     wheels: Path | None = None
     python: Path | None = None
     source: Path | None = None
-    site: SiteContent | None = None
+    site: SiteContent = KIT_ALONE
     wire: Path | None = None
     compressor: Compressor = "zstd"
 
@@ -70,15 +65,11 @@ class BuildRequest:
 
     @property
     def image_tag(self) -> str:
-        return image_name(self.triton.release, self.flavour, self.base, self.name)
+        return image_name(self.triton.release, self.flavour, self.base, self.site.name)
 
     @property
     def sif(self) -> Path:
-        return self.out / sif_name(self.triton.release, self.flavour, self.base, self.name)
-
-    @property
-    def name(self) -> str:
-        return KITS if self.site is None else self.site.name
+        return self.out / sif_name(self.triton.release, self.flavour, self.base, self.site.name)
 
 
 def room_needed(

@@ -18,6 +18,7 @@ from deploy.host.console import Say
 from deploy.host.files import sha256_of
 from deploy.triton.stage import StagedModel
 
+KITS = "numl"
 ENVIRONMENTS = Path("/opt/numl/environments")
 """Where an image has the environments of a site's models."""
 LAYERS = "environments"
@@ -42,6 +43,8 @@ class SiteContent:
     @property
     def labels(self) -> dict[str, str]:
         """What an image says about them, for a launch that finds it."""
+        if not self.models:
+            return {}
         facts = {
             name: {
                 "python": environment.interpreter.short_version,
@@ -54,6 +57,9 @@ class SiteContent:
             MODELS_LABEL: ",".join(model.name for model in self.models),
             ENVIRONMENTS_LABEL: json.dumps(facts, sort_keys=True),
         }
+
+
+KIT_ALONE = SiteContent(KITS, (), {})
 
 
 def kits_beside(own: Iterable[StagedModel]) -> tuple[str, ...]:

@@ -209,7 +209,7 @@ class Ingredients:
     @property
     def kits(self) -> tuple[str, ...]:
         """The kit's models in it, by name."""
-        return kits_beside(self.request.site.models if self.request.site is not None else ())
+        return kits_beside(self.request.site.models)
 
     @property
     def models(self) -> str:
@@ -232,8 +232,7 @@ class Ingredients:
         }
         if self.base is not None:
             facts["base"] = str(self.base[0])
-        if self.request.site is not None:
-            facts |= self.request.site.labels
+        facts |= self.request.site.labels
         if self.kind == "sif":
             compressor = self.request.compressor
             level = f"{compressor} level {LEVELS[compressor]}"
@@ -246,8 +245,7 @@ class Ingredients:
             yield of_triton(self.request.triton)
             yield from of_agent(self.environment.lock.python)
             yield from of_models(MODEL_REPOSITORY, self.kits)
-            if self.request.site is not None:
-                yield from of_site(self.request.site)
+            yield from of_site(self.request.site)
             yield from of_base(*self.base)
 
     def build(self) -> Build:
@@ -266,12 +264,11 @@ class Ingredients:
             inputs.append(resource("triton", triton.sha256, triton.purl))
             inputs.append(resource("base", image.digest, image.name))
             parameters |= {"base": request.base, "triton": request.triton.release}
-            if request.site is not None:
-                inputs += [resource(p.name, p.sha256) for p in of_site_models(request.site)]
-                inputs += [
-                    resource(f"environment {name}", each.digest)
-                    for name, each in request.site.environments.items()
-                ]
+            inputs += [resource(p.name, p.sha256) for p in of_site_models(request.site)]
+            inputs += [
+                resource(f"environment {name}", each.digest)
+                for name, each in request.site.environments.items()
+            ]
         if self.kind == "sif":
             parameters["compressor"] = request.compressor
         tools = {"python": platform.python_version(), "pip": version("pip")}

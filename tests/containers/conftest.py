@@ -28,6 +28,7 @@ from deploy.artefacts.image import BaseImage, BuiltImage, build_image, debian_na
 from deploy.artefacts.labels import Source, labels
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.sif_file import Compressor
+from deploy.artefacts.site import KIT_ALONE
 from deploy.artefacts.tools import SifTools, find_tools
 from deploy.client.probe import Probe, SmokeResult, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS
@@ -131,6 +132,7 @@ def context(ingredients):
                 distribution=ensure_distribution(RELEASE, ingredients.environment.lock.python, say),
                 base="slim",
                 say=say,
+                site=KIT_ALONE,
             )
 
     return made_once("context", make)
