@@ -29,7 +29,7 @@ def server(tmp_path, monkeypatch):
     monkeypatch.setattr(triton, "needed_by", lambda _path: ["libc.so.6"])
     monkeypatch.setattr(triton, "python_of_stub", lambda _path: "3.12")
 
-    def write(said, version=None):
+    def write(said=f"{HELP}\n{STARTS}", version=None):
         root = tmp_path / "tritonserver"
         for path in SERVER:
             write_program(root / path, f"echo '{said}' >&2\nexit 1")
@@ -41,7 +41,7 @@ def server(tmp_path, monkeypatch):
 
 
 def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
-    root = server(f"{HELP}\n{STARTS}")
+    root = server()
     release = find_triton(str(root), ignore)
     assert (release.release, release.server, release.own_python) == ("2.71.0", "2.71.0", "3.12")
     assert "allow-client-shm" in release.flags
@@ -53,20 +53,31 @@ def test_what_a_server_says_decides_what_the_kit_does_with_it(server):
         ensure_distribution(release, "3.11", ignore)
 
 
-@pytest.mark.parametrize("left", ["", '{"release":"2.71.0"}'])
-def test_a_server_whose_facts_a_power_cut_or_an_older_kit_has_left_is_taken_again(server, left):
-    root = server(f"{HELP}\n{STARTS}")
-    release = find_triton(str(root), ignore)
-    (release.root / triton.FACTS).write_text(left)
-    assert find_triton(str(root), ignore) == release
-
-
-def test_a_server_in_a_cache_that_cannot_be_written_to_is_used(server):
-    root = server(f"{HELP}\n{STARTS}")
-    release = find_triton(str(root), ignore)
-    lock = release.root.with_name(f"{release.root.name}.lock")
+def lock_cannot_be_opened(_root, taken):
+    lock = taken.with_name(f"{taken.name}.lock")
     lock.unlink()
-    lock.mkdir()  # it cannot be opened, even by root
+    lock.mkdir()  # even by root
+
+
+def another_backend_comes(root, _taken):
+    (root / "backends" / "pytorch").mkdir()
+    (root / "backends" / "pytorch" / "libtriton_pytorch.so").write_text("no ELF")
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda _root, taken: (taken / triton.FACTS).write_text(""),
+        lambda _root, taken: (taken / triton.FACTS).write_text('{"release":"2.71.0"}'),
+        lock_cannot_be_opened,
+        another_backend_comes,
+    ],
+    ids=["a power cut", "an older kit", "the cache is another's", "what is not chosen changes"],
+)
+def test_a_server_is_found_again_as_it_was_taken_whatever_happens_meanwhile(server, happens):
+    root = server()
+    release = find_triton(str(root), ignore)
+    happens(root, release.root)
     assert find_triton(str(root), ignore) == release
 
 
@@ -104,7 +115,7 @@ def test_a_folder_without_the_python_backend_is_no_triton(server):
 
 
 def test_other_backends_are_kept_where_they_are_asked_for(server):
-    root = server(f"{HELP}\n{STARTS}")
+    root = server()
     for backend in ("onnxruntime", "pytorch"):
         (root / "backends" / backend).mkdir()
         (root / "backends" / backend / f"libtriton_{backend}.so").write_text("no ELF")
@@ -127,7 +138,7 @@ def test_other_backends_are_kept_where_they_are_asked_for(server):
     ],
 )
 def test_a_folder_whose_backend_or_library_changed_is_taken_again(server, changed):
-    root, chosen = server(f"{HELP}\n{STARTS}"), ("python", "onnxruntime")
+    root, chosen = server(), ("python", "onnxruntime")
     for path in ("backends/onnxruntime/libtriton_onnxruntime.so", "lib/other", changed):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text("old")
@@ -140,16 +151,8 @@ def test_a_folder_whose_backend_or_library_changed_is_taken_again(server, change
         assert (new.root / changed).read_text() == "new, mended"
 
 
-def test_a_backend_that_is_not_chosen_changes_nothing(server):
-    root = server(f"{HELP}\n{STARTS}")
-    old = find_triton(str(root), ignore)
-    (root / "backends" / "pytorch").mkdir()
-    (root / "backends" / "pytorch" / "libtriton_pytorch.so").write_text("no ELF")
-    assert find_triton(str(root), ignore) == old
-
-
 def test_an_index_by_digest_is_not_asked_for_twice(server, serve):
-    root = server(f"{HELP}\n{STARTS}")
+    root = server()
     registry = serve(
         layer({f"opt/tritonserver/{path}": (root / path).read_bytes() for path in SERVER})
     )
