@@ -131,14 +131,11 @@ def git(tmp_path):
     return run
 
 
-def test_a_build_is_given_the_commits_time(git, tmp_path, monkeypatch):
+def test_a_build_is_given_the_commits_time_unless_another_is_given(git, tmp_path, monkeypatch):
     monkeypatch.delenv("SOURCE_DATE_EPOCH", raising=False)
     commit, time = git("log", "-1", "--format=%H %ct").split()
     source = find_source(tmp_path)
     assert (source.revision, source.epoch) == (commit, int(time))
-
-
-def test_the_time_can_be_given(git, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     assert find_source(tmp_path).epoch == 1_700_000_000
     for wrong in ("soon", "1700000000000"):  # those are milliseconds
