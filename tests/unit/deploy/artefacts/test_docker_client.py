@@ -44,12 +44,18 @@ def test_one_that_takes_the_call_and_gives_no_answer_is_named(tmp_path, monkeypa
 
 
 @pytest.fixture
-def usual_socket(tmp_path, monkeypatch):
-    """Where an engine is looked for if neither DOCKER_HOST nor a context says."""
-    path = tmp_path / "socket"
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "none"))
+def config(tmp_path, monkeypatch):
+    """The folder of Docker's settings, in which nothing names an engine."""
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def usual_socket(config, monkeypatch):
+    """Where an engine is looked for if neither DOCKER_HOST nor a context says."""
+    path = config / "socket"
     usual = partial(docker.DockerClient, f"unix://{path}")
     monkeypatch.setattr(engine.docker, "from_env", usual)
     return path
@@ -75,20 +81,16 @@ def test_one_that_does_not_run_is_told_from_one_that_hangs(usual_socket, monkeyp
 @pytest.mark.parametrize(
     ("variable", "remedy"), [(False, "docker context use default"), (True, "unset DOCKER_CONTEXT")]
 )
-def test_an_engine_of_a_context_that_is_away_is_named(tmp_path, monkeypatch, variable, remedy):
-    digest, host = hashlib.sha256(b"rootless").hexdigest(), f"unix://{tmp_path}/socket"
-    (tmp_path / "contexts" / "meta" / digest).mkdir(parents=True)
+def test_an_engine_of_a_context_that_is_away_is_named(config, monkeypatch, variable, remedy):
+    digest, host = hashlib.sha256(b"rootless").hexdigest(), f"unix://{config}/socket"
+    meta = config / "contexts" / "meta" / digest / "meta.json"
+    meta.parent.mkdir(parents=True)
     endpoints = {"docker": {"Host": host, "SkipTLSVerify": False}}
-    (tmp_path / "contexts" / "meta" / digest / "meta.json").write_text(
-        json.dumps({"Name": "rootless", "Metadata": {}, "Endpoints": endpoints})
-    )
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    meta.write_text(json.dumps({"Name": "rootless", "Metadata": {}, "Endpoints": endpoints}))
     if variable:
         monkeypatch.setenv("DOCKER_CONTEXT", "rootless")
     settings = {} if variable else {"currentContext": "rootless"}
-    (tmp_path / "config.json").write_text(json.dumps(settings))
+    (config / "config.json").write_text(json.dumps(settings))
     with pytest.raises(BuildError) as caught:
         connect()
     named = "which the Docker context rootless names"
