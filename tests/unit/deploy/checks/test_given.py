@@ -13,11 +13,6 @@ from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError, RepositoryError
 from deploy.host.paths import MODEL_REPOSITORY
 
-CHECKPOINT_REMEDY = (
-    "--checkpoint nugraph3=PATH with a Lightning checkpoint (.ckpt), or with a folder made by "
-    "scripts/import_checkpoint.py"
-)
-
 
 def _checkpoint(path: Path) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
@@ -51,34 +46,37 @@ def _made(folder: Path, kind: str) -> Path:
 TOO_LONG = "File name too long" if sys.version_info < (3, 14) else "no such file"
 
 
+REMEDIES = {
+    "checkpoint": (
+        "--checkpoint nugraph3=PATH with a Lightning checkpoint (.ckpt), or with a folder made by "
+        "scripts/import_checkpoint.py"
+    ),
+    "norm": "--norm nugraph3=FILE with JSON, HDF5 or npz",
+}
+
+
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("what", "kind", "said"),
     [
-        ("missing", "no such file"),
-        ("too long", TOO_LONG),
-        ("fifo", "not a file"),
-        ("empty", "it is empty"),
-        ("text", "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"),
-        ("folder", "the folder has no weights.safetensors"),
+        ("checkpoint", "missing", "no such file"),
+        ("checkpoint", "too long", TOO_LONG),
+        ("checkpoint", "fifo", "not a file"),
+        ("checkpoint", "empty", "it is empty"),
+        ("checkpoint", "text",
+         "not a complete PyTorch checkpoint (a zip archive, since PyTorch 1.6)"),
+        ("checkpoint", "folder", "the folder has no weights.safetensors"),
+        ("norm", "missing", "no such file"),
+        ("norm", "too long", TOO_LONG),
+        ("norm", "empty", "it is empty"),
     ],
-)
-def test_a_checkpoint_that_cannot_be_one_is_refused(tmp_path, kind, said):
+)  # fmt: skip
+def test_a_checkpoint_or_a_normalisation_that_cannot_be_one_is_refused(tmp_path, what, kind, said):
     path = _made(tmp_path, kind)
-    error = _refused(_served_by(path))
+    good = _checkpoint(tmp_path / "good.ckpt")
+    error = _refused(_served_by(path) if what == "checkpoint" else _served_by(good, path))
     assert isinstance(error, DeploymentError)
-    assert error.cause == f"checkpoint for nugraph3: {path}: {said}"
-    assert error.remedy == CHECKPOINT_REMEDY
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("missing", "no such file"), ("too long", TOO_LONG), ("empty", "it is empty")],
-)
-def test_a_normalisation_that_cannot_be_one_is_refused(tmp_path, kind, said):
-    norm = _made(tmp_path, kind)
-    error = _refused(_served_by(_checkpoint(tmp_path / "own.ckpt"), norm))
-    assert error.cause == f"norm for nugraph3: {norm}: {said}"
-    assert error.remedy == "--norm nugraph3=FILE with JSON, HDF5 or npz"
+    assert error.cause == f"{what} for nugraph3: {path}: {said}"
+    assert error.remedy == REMEDIES[what]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
