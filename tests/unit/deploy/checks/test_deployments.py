@@ -1,5 +1,6 @@
 import os
 import signal
+import socket
 import subprocess
 from datetime import datetime, timedelta, timezone
 
@@ -14,7 +15,7 @@ from deploy.engines import health
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.finding import Finding
-from tests.certificates import LONG_AGO, Authority
+from tests.certificates import LONG_AGO, Authority, Pair
 from tests.plans import make_plan
 from tests.unit.deploy.client.servers import Website, http_server, raw_server
 from tests.unit.deploy.deployment.test_state import make_state
@@ -42,12 +43,9 @@ def _found() -> Finding:
     return finding
 
 
-def test_a_deployment_that_is_ready_and_watched_is_fine():
+def test_a_deployment_is_fine_if_ready_and_what_its_supervisor_struggles_with_is_a_warning():
     _write()
     assert _found() == Finding("ok", "deployment a", "ready, with engine local, at HTTP port 8000")
-
-
-def test_what_its_supervisor_struggles_with_is_a_warning():
     _write(phase="healing", cause="port taken", remedy="another one")
     assert _found() == Finding(
         "warning", "deployment a", "it is healing: port taken", "another one"
@@ -192,8 +190,6 @@ def test_a_state_file_that_cannot_be_read_is_a_problem_and_another_host_s_is_non
 
 
 def test_the_ports_of_the_deployment_s_own_server_are_not_taken(living):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         ports = Ports(http=port, grpc=port - 1, metrics=port - 2)
@@ -214,21 +210,17 @@ def test_free_ports_are_named():
     assert found.detail.endswith(" on 127.0.0.1 are free")
 
 
-@pytest.mark.parametrize(
-    ("valid", "level"), [(timedelta(days=300), "ok"), (timedelta(days=10), "warning")]
-)
-def test_a_certificate_that_ends_soon_is_a_warning(tmp_path, valid, level):
-    now = datetime.now(timezone.utc)
-    pair = Authority(tmp_path, "site").issue("localhost", valid=(now - valid, now + valid))
-    deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
-    (found,) = tls_findings(deployment)
-    assert found.level == level
-    assert found.detail.startswith(f"{pair.cert} is valid until ")
+def with_tls(pair: Pair) -> Deployment:
+    return Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
+
+
+def test_a_certificate_that_ends_soon_is_a_warning_and_one_that_has_ended_is_refused(tmp_path):
+    now, authority = datetime.now(timezone.utc), Authority(tmp_path, "site")
     assert not list(tls_findings(Deployment()))
-
-
-def test_a_certificate_that_has_ended_is_refused(tmp_path):
-    pair = Authority(tmp_path, "site").issue("localhost", valid=LONG_AGO)
-    deployment = Deployment.model_validate({"tls": {"cert": pair.cert, "key": pair.key}})
+    for valid, level in ((timedelta(days=300), "ok"), (timedelta(days=10), "warning")):
+        pair = authority.issue("localhost", valid=(now - valid, now + valid))
+        (found,) = tls_findings(with_tls(pair))
+        assert found.level == level
+        assert found.detail.startswith(f"{pair.cert} is valid until ")
     with pytest.raises(DeploymentError, match="expired"):
-        list(tls_findings(deployment))
+        list(tls_findings(with_tls(authority.issue("localhost", valid=LONG_AGO))))

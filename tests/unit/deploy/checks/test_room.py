@@ -40,26 +40,20 @@ def _warning(detail: str, remedy: str) -> Finding:
     return Finding("warning", "room", detail, remedy)
 
 
-def test_enough_room_is_told_by_file_system():
+def test_room_is_told_by_file_system_and_what_is_too_little_for_a_launch_is_a_problem():
     assert _free(disk=5000 * MB, shared=64 * MB) == [
         Finding("ok", "room", "5.0 GB free for /cache, /state"),
         Finding("ok", "room", "64 MB free for /dev/shm"),
     ]
-
-
-def test_too_little_for_a_launch_is_a_problem_with_all_that_is_needed_there():
+    for_a_build = _free(disk=2300 * MB, shared=64 * MB)[0]
+    assert for_a_build.level == "warning"
+    assert "2.4 GB needed" in for_a_build.detail
     problem, shared = _free(disk=350 * MB, shared=8 * MB)
     assert problem.level == "problem"
     assert problem.detail.startswith("not enough disk space: 400 MB needed (300 MB in /cache for ")
     assert problem.remedy.endswith(" larger disk: set XDG_CACHE_HOME; set XDG_STATE_HOME")
     assert shared.level == "problem"
     assert shared.remedy == "free space there, or use a larger disk: fewer --instances"
-
-
-def test_too_little_for_a_build_is_a_warning():
-    warning = _free(disk=2300 * MB, shared=64 * MB)[0]
-    assert warning.level == "warning"
-    assert "2.4 GB needed" in warning.detail
 
 
 def test_an_environment_that_is_not_made_needs_room_where_a_launch_makes_it(home):
