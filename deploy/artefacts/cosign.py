@@ -199,7 +199,6 @@ def _asked(key: Path) -> str:
 
 
 def changed(what: str, signer: Signer) -> SignatureError:
-    """Return the error for a signature that does not match."""
     return SignatureError(
         f"{what} is not what {signer} signed: it has changed, or has a different signature",
         f"do not start it: ask its publisher, and check that {signer.path.name} is theirs",

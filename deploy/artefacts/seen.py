@@ -55,7 +55,6 @@ def _read(place: str, signer: Signer) -> Seen | None:
 
 
 def remember(place: str, signer: Signer, seen: Seen) -> None:
-    """Remember the newest that was verified at a place with a key."""
     if seen != _read(place, signer):
         said = {"place": place, "key": str(signer.path), **asdict(seen)}
         write_atomically(memory_of(place, signer), json.dumps(said, indent=1) + "\n")

@@ -61,9 +61,6 @@ class Origin:
     source: str
 
 
-NOTHING = Origin("scratch", "-")
-
-
 def build_sandbox(
     apptainer: Path, folder: Path, origin: Origin, *, context: Path | None = None
 ) -> None:
@@ -187,7 +184,7 @@ class SifBuilder:
         with work_folder(out.absolute()) as scratch:
             sandbox = scratch / "sandbox"
             self.say("the container's own files")
-            build_sandbox(self.tools.apptainer.path, sandbox, NOTHING)
+            build_sandbox(self.tools.apptainer.path, sandbox, Origin("scratch", "-"))
             origin, labels = Origin("docker-daemon", named or image), config.get("Labels") or {}
             records = describe(sandbox, origin, labels=labels, epoch=self.epoch, image=config)
             with exported(client, attributes["Id"]) as tar:

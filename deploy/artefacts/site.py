@@ -69,7 +69,6 @@ def kits_beside(own: Iterable[StagedModel]) -> tuple[str, ...]:
 
 
 def models_in(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the site's models that an image has, as its labels say."""
     return tuple(filter(None, labels.get(MODELS_LABEL, "").split(",")))
 
 

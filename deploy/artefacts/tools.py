@@ -78,11 +78,6 @@ def check_folder(folder: Path) -> None:
         raise BuildError(cause, "choose another --out")
 
 
-def version_in(text: str) -> Version:
-    found = re.search(r"\b(\d+(?:\.\d+)+)", text)
-    return tuple(map(int, found[1].split("."))) if found else ()
-
-
 def install_hint(os_release: Mapping[str, str] | None = None) -> str:
     """Return how to install Apptainer and mksquashfs, by an ``/etc/os-release`` (this host's)."""
     if os_release is None:
@@ -113,10 +108,11 @@ def _find(name: str, flag: str, oldest: Version) -> Tool:
         raise BuildError(cause, install_hint())
     # Some versions of mksquashfs exit with 1 after printing their version.
     done = subprocess.run([path, flag], capture_output=True, text=True, check=False)
-    tool = Tool(name, Path(path), version_in(done.stdout))
-    if not tool.version:
+    found = re.search(r"\b(\d+(?:\.\d+)+)", done.stdout)
+    if found is None:
         cause = f"{path} does not say its version: {complaint(done.stderr or done.stdout)}"
         raise BuildError(cause, f"{path} {flag} must work for this user")
+    tool = Tool(name, Path(path), tuple(map(int, found[1].split("."))))
     if tool.version < oldest:
         cause = f"{tool} is too old: {_dotted(oldest)} or newer is needed"
         raise BuildError(cause, install_hint())

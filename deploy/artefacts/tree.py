@@ -183,7 +183,6 @@ def members(
 
 
 def split(path: str, layer: Layer | None) -> Parts:
-    """Return the parts of a path in a layer."""
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if (path.startswith("/") and layer is not None) or ".." in parts:
         what = f"a path that climbs out of the image: {path!r}"

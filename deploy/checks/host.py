@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 
 from deploy.deployment.deployment import Deployment
 from deploy.deployment.ports import choose_ports
-from deploy.deployment.state import DeploymentFolder, DeploymentState, is_loopback
+from deploy.deployment.state import DeploymentFolder, is_loopback
 from deploy.engines.base import ROOM
 from deploy.engines.choose import engine_named
 from deploy.engines.resolved import Resolved
@@ -83,22 +83,15 @@ def temporary_findings() -> Iterator[Finding]:
 def port_findings(resolved: Resolved) -> Iterator[Finding]:
     """Return which ports a launch uses; DeploymentError if they are not free."""
     deployment = resolved.deployment
-    state = _own_server(deployment)
-    if state is not None:
+    folder = DeploymentFolder(deployment.name)
+    state = folder.state_here()
+    if state is not None and engine_named(state.engine).server(folder, state) is not None:
         # A server without a supervisor is stopped before another is started in its place.
         there = state.ports.model_dump().values()
         yield ok(_PORTS, f"{', '.join(map(str, there))}: the deployment's own")
         return
     ports = choose_ports(deployment, resolved.http_listen).model_dump().values()
     yield ok(_PORTS, f"{', '.join(map(str, ports))} on {deployment.listen} are free")
-
-
-def _own_server(deployment: Deployment) -> DeploymentState | None:
-    """Return the state of a deployment whose server is alive on this host."""
-    folder = DeploymentFolder(deployment.name)
-    state = folder.state_here()
-    alive = state is not None and engine_named(state.engine).server(folder, state) is not None
-    return state if alive else None
 
 
 def tls_findings(deployment: Deployment) -> Iterator[Finding]:
