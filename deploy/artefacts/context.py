@@ -47,7 +47,6 @@ SCRIPTS = ("check", "health", "probe", "serve", "sync")
 # One thread each: two serve more than one, and start on two cores at once.
 INSTANCES = 2
 
-_AGENT = "opt/numl/sync"
 _STUB = Path(OWN_STUB)
 _SERVER = tuple(map(Path, SERVER))
 
@@ -68,7 +67,7 @@ def make_context(
     stage_models(models, templates, parameters, environment.flavour, site.models)
     triton_layer(distribution, folder / "triton.tar", base=base, say=say)
     pack_layers(environment, folder, say)
-    write_tar(agent_folder(environment, say), folder / "sync.tar", root=_AGENT)
+    write_tar(agent_folder(environment, say), folder / "sync.tar", root="opt/numl/sync")
     write_layers(environment, site.environments, folder / LAYERS, say)
     recipe = (CONTAINERS / "Dockerfile").read_text(encoding="utf-8")
     (folder / "Dockerfile").write_text(dockerfile(recipe, site.environments), encoding="utf-8")

@@ -41,7 +41,6 @@ _AWAY = re.compile(
     r"|\b(429|5\d\d) (Too|Internal|Bad|Service|Gateway)",
     re.I,
 )
-_PASSWORD = re.compile(r"decrypt|password", re.I)
 
 
 def require_cosign() -> str:
@@ -251,6 +250,6 @@ def _sign(words: list[str], doing: str, key: Path) -> str:
         return done.stdout
     reason = complaint(done.stderr)
     remedy = "check the network and docker login, and that it is a cosign key"
-    if _PASSWORD.search(reason):
+    if re.search("decrypt|password", reason, re.I):
         remedy = f"set {PASSWORD} to its password"
     raise SignatureError(f"cosign cannot {doing} {key}: {reason}", remedy)

@@ -15,7 +15,6 @@ from deploy.host.files import read_most
 UNVERIFIED = "nothing is verified"
 """What is said where no key is given."""
 _LARGEST = 1 << 20
-_PGP = b"-----BEGIN PGP PUBLIC KEY BLOCK-----"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def read_signer(path: Path) -> Signer:
         cause = f"public key {path}: {error.strerror}"
         raise SignatureError(cause, "--verify cosign.pub") from None
     path = path.absolute()
-    if _PGP in content:
+    if b"-----BEGIN PGP PUBLIC KEY BLOCK-----" in content:
         return Signer(path, "pgp")
     try:
         load_pem_public_key(content)
