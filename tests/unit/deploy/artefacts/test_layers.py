@@ -168,13 +168,6 @@ def test_an_index_lists_manifests_by_their_sha256_or_is_refused(serve, tmp_path)
             find_image(f"{registry.name}:t", tmp_path)
 
 
-def test_a_layer_in_order_is_read_no_further_than_where_the_server_would_be(serve, tmp_path):
-    registry = serve(layer({"etc/x": b"", "usr/noise": NOISE * 10}))
-    [found] = find_image(f"{registry.name}:t", tmp_path).layers
-    assert not holds(found, SERVER)
-    assert registry.sent < found.size / 10
-
-
 @pytest.mark.parametrize(
     ("paths", "there"),
     [
