@@ -96,6 +96,21 @@ def test_a_registry_that_does_not_answer_is_no_wrong_signature(cosign, signer, r
     assert "network" in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize(
+    ("said", "cause"),
+    [
+        ("no signatures found", "is not signed"),
+        ("no matching signatures: invalid signature", "is not what the owner of .* signed: it has"),
+    ],
+)
+def test_an_image_without_a_signature_is_told_from_one_that_has_changed(
+    cosign, signer, said, cause
+):
+    cosign.refuse({"verify": f"Error: {said}"})
+    with pytest.raises(SignatureError, match=f"^{REFERENCE} {cause}"):
+        verify_image(REFERENCE, signer)
+
+
 def test_a_key_that_does_not_belong_to_the_one_named_is_refused(
     cosign, private, tmp_path, monkeypatch
 ):

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from deploy.artefacts.context import CONTAINERS
-from deploy.artefacts.site import dockerfile, environments_in, models_in, shared
+from deploy.artefacts.site import KIT_ALONE, dockerfile, environments_in, models_in, shared
 
 ENV = Path("/opt/numl/env")
 PACKAGES = "lib/python3.11/site-packages"
@@ -45,4 +45,5 @@ def test_the_labels_say_what_an_image_has():
     place = Path("/opt/numl/environments/vision")
     assert (found.path, found.python, found.numpy) == (place, "3.11", "1.26.4")
     assert found.libpython == place / "lib/libpython3.11.so.1.0"
+    assert KIT_ALONE.labels == {}
     assert (models_in({}), environments_in({})) == ((), {})
