@@ -97,8 +97,8 @@ def _check(repository: Path, name: str) -> Iterator[Finding]:
         *_steps(repository, model), *_callees(repository, model),
     ]  # fmt: skip
     if uses_stubs(model.config):
-        problems += _code(resolved, model)
         environment = _environment(resolved, model)
+        problems += _code(model, environment)
         if environment is not None and not environment.is_made:
             detail = "what it imports is not checked, since its environment is not made yet"
             yield Finding("warning", name, detail, "numlkit up, or build, makes it")
@@ -316,7 +316,7 @@ def _reference(config: ModelConfig, path: Path) -> Iterator[str]:
             yield f"{path}: it has no input {name}"
 
 
-def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
+def _code(model: SiteModel, environment: Environment | None) -> Iterator[str]:
     """Yield what is wrong with a model's Python files, and what its environment lacks."""
     wanted: set[str] = set()
     for version in model.versions:
@@ -334,7 +334,6 @@ def _code(resolved: Resolved, model: SiteModel) -> Iterator[str]:
         if not {"TritonPythonModel", "*"} & set(_defined(tree)):
             yield f"{path} has no class TritonPythonModel"
         wanted |= set(_imported(tree)) - own
-    environment = _environment(resolved, model)
     if environment is None or not environment.is_made:
         return  # a given one is not run here; one that is not made will be, from its lock
     for name in _missing(environment, wanted - _BY_TRITON):
