@@ -20,12 +20,7 @@ from deploy.artefacts.request import MEMORY_BYTES, BuildRequest, Route, room_nee
 from deploy.artefacts.sbom import System, system_of_image
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.site import ENVIRONMENTS
-from deploy.artefacts.statements import (
-    Ingredients,
-    write_checksums,
-    write_statements,
-    write_vex,
-)
+from deploy.artefacts.statements import Ingredients, write_checksums, write_statements, write_vex
 from deploy.artefacts.tools import SifTools, check_folder, check_reads_tars, find_tools
 from deploy.environment.archive import pack_archive
 from deploy.environment.cache import clear_cache

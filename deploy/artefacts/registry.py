@@ -163,11 +163,7 @@ class Registry:
             raise PublishError(cause, "run the command again") from None
 
     def _ask(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        data: bytes = b"",
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, data: bytes = b""
     ) -> requests.Response | None:
         """Return what a registry answers, whose content is not read yet: it may never end."""
         host, url = self._at.host, f"{self._url}{path}"

@@ -27,11 +27,7 @@ _REMEDIES = {
 
 
 def trusted(
-    place: str,
-    content: bytes,
-    signature: bytes | None,
-    signer: Signer,
-    now: datetime | None = None,
+    place: str, content: bytes, signature: bytes | None, signer: Signer, now: datetime | None = None
 ) -> Published:
     """Return a statement that is signed, and remember it: no older one is accepted any more.
 

@@ -20,12 +20,7 @@ from deploy.checks.host import (
 from deploy.checks.repository import repository_findings, site_findings
 from deploy.deployment.deployment import Deployment
 from deploy.engines.base import Engine
-from deploy.engines.choose import (
-    ENGINES,
-    choose_engine,
-    engine_named,
-    engine_to_prepare,
-)
+from deploy.engines.choose import ENGINES, choose_engine, engine_named, engine_to_prepare
 from deploy.engines.resolved import Resolved
 from deploy.host.cli import describe_os_error
 from deploy.host.errors import KitError
@@ -128,9 +123,6 @@ def _rooms(engine: Engine) -> Iterator[Finding]:
     if all(room.folder != cache.folder for room in rooms):
         yield from writable_findings([cache], "warning")
     yield from temporary_findings()
-    better = [
-        cache,
-        Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR"),
-    ]
+    better = [cache, Room(Path(tempfile.gettempdir()), 100 * _MB, "temporary files", "set TMPDIR")]
     yield from room_findings(rooms, better)
     yield from engine.launch_findings()

@@ -4,13 +4,7 @@ import json
 
 import pytest
 
-from deploy.artefacts.sif import (
-    DEFINITION,
-    Origin,
-    describe,
-    environment_script,
-    rendered,
-)
+from deploy.artefacts.sif import DEFINITION, Origin, describe, environment_script, rendered
 from tests.programs import run_program
 
 ORIGIN = Origin("docker-daemon", "numlkit:cpu")
