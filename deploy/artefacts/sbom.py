@@ -34,6 +34,7 @@ from deploy.host.paths import ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.release import TritonRelease
 from numl_formats.repository import WEIGHTS_FILE
 
+_QHULL = "cmeel-qhull"  # its library is in numl_serving's wheel
 _FIELD = re.compile(r"^([A-Za-z-]+): *(.*)$", re.MULTILINE)
 _LOCKED = re.compile(r"^([\w.-]+)==([^\s;\\]+)", re.MULTILINE)
 _SETTING = re.compile(r'^([A-Z_]+)="?([^"\n]*)"?$', re.MULTILINE)
@@ -97,9 +98,6 @@ def _read_system(read: Callable[[str], str]) -> System:
 def _without(path: str) -> BuildError:
     cause = f"the base image has no /{path}: its packages cannot be listed"
     return BuildError(cause, "use a base made of Debian or Ubuntu packages")
-
-
-_QHULL = "cmeel-qhull"  # its library is in numl_serving's wheel
 
 
 @dataclass(frozen=True)

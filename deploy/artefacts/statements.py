@@ -44,10 +44,11 @@ from deploy.triton.release import TritonRelease
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
+CHECKSUMS = "SHA256SUMS"
+SIGNATURE = f"{CHECKSUMS}.sig"
 # Our own names, which cannot be looked up.
 _BUILD_TYPE = "urn:numlkit:build:v1"
 _BUILDER = "urn:numlkit:builder"
-
 
 Resource = Mapping[str, Any]
 
@@ -113,10 +114,6 @@ def _source(source: Source) -> Resource:
     tree = "clean" if revision == source.revision else "modified"
     found = {"name": "source", "digest": {"gitCommit": revision}, "annotations": {"tree": tree}}
     return {"uri": f"git+{source.url}@{revision}", **found} if source.url else found
-
-
-CHECKSUMS = "SHA256SUMS"
-SIGNATURE = f"{CHECKSUMS}.sig"
 
 
 def sbom_of(artefact: Artefact) -> str:

@@ -32,7 +32,6 @@ from deploy.host.room import Room
 DEADLINE_S = 10.0
 _MB = 10**6
 
-
 # What it checks, and what finds it out.
 Check = tuple[str, Callable[[], Iterable[Finding]]]
 

@@ -46,6 +46,7 @@ _PLATFORMS = {
     "tensorrt_plan": "model.plan",
 }
 _BACKENDS = {"python": CODE, "onnxruntime": "model.onnx", "tensorrt": "model.plan"}
+_Form = tuple[str, tuple[int, ...]]
 _BY_TRITON = {"triton_python_backend_utils", "triton_python_backend"}
 _MISSING = """
 import importlib.util, json, sys
@@ -266,9 +267,6 @@ def _step(
 def _folder(repository: Path, model: str) -> Path | None:
     folders = (repository / model, MODEL_REPOSITORY / model)
     return next((folder for folder in folders if (folder / CONFIG).is_file()), None)
-
-
-_Form = tuple[str, tuple[int, ...]]
 
 
 def _form(config: ModelConfig, tensor: Any) -> _Form:
