@@ -6,6 +6,7 @@ import pytest
 
 from deploy.checks.repository import model_findings, repository_findings
 from deploy.deployment.deployment import DEFAULT_MODELS
+from deploy.host.finding import Finding
 from deploy.host.paths import MODEL_REPOSITORY
 from numl_formats.golden import GoldenEvent, read_golden, write_golden
 
@@ -80,18 +81,6 @@ def test_what_keeps_a_model_from_being_served_is_named_with_a_remedy(repository,
     assert found[0].remedy
 
 
-def test_a_sound_repository_is_told_to_be_one():
-    found = list(repository_findings(MODEL_REPOSITORY, DEFAULT_MODELS, {}))
-    assert [(f.level, f.detail) for f in found] == [
-        ("ok", f"nugraph2, nugraph2_cpu, nugraph3 in {MODEL_REPOSITORY}")
-    ]
-
-
-def test_a_broken_model_among_good_ones_is_the_only_one_named(repository):
-    _flip_a_byte(repository)
-    assert not list(model_findings(repository, ["nugraph2", "nugraph2_cpu"], {}))
-
-
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
@@ -111,9 +100,11 @@ def test_outputs_that_are_not_those_of_the_weights_are_named_and_keep_no_launch(
     ]
 
 
-def test_both_ways_to_declare_the_event_classes_are_right(repository):
+def test_a_sound_repository_is_told_in_both_ways_to_declare_the_event_classes(repository):
+    said = Finding("ok", "model repository", f"nugraph2, nugraph2_cpu, nugraph3 in {repository}")
+    assert list(repository_findings(repository, DEFAULT_MODELS, {})) == [said]
     _edit(repository / CONFIG, "dims: [ 4 ]", "dims: [ 1, 4 ]")
-    assert [f.level for f in repository_findings(repository, DEFAULT_MODELS, {})] == ["ok"]
+    assert list(repository_findings(repository, DEFAULT_MODELS, {})) == [said]
 
 
 def test_strangers_are_warnings(repository):
@@ -129,10 +120,13 @@ def test_strangers_are_warnings(repository):
     ]
 
 
-def test_own_weights_are_looked_at_in_the_tracked_ones_place(repository, tmp_path):
+def test_only_models_that_are_asked_for_are_looked_at_and_own_weights_in_place_of_theirs(
+    repository, tmp_path
+):
     own = tmp_path / "own"
     shutil.copytree(repository / "nugraph3/1", own)
     _flip_a_byte(repository)
+    assert not list(model_findings(repository, ["nugraph2", "nugraph2_cpu"], {}))
     assert not list(model_findings(repository, ["nugraph3"], {"nugraph3": own}))
     (own / "golden.npz").unlink()
     found = list(model_findings(repository, ["nugraph3"], {"nugraph3": own}))
