@@ -227,18 +227,7 @@ def test_the_checksums_are_those_of_all_that_lies_there(tmp_path):
     ]
 
 
-def test_a_signature_stays_until_the_checksums_change(tmp_path):
-    built = made(tmp_path, "sif", "numl.sif", b"1")
-    write_checksums(tmp_path, built)
-    signature = tmp_path / SIGNATURE
-    signature.touch()
-    write_checksums(tmp_path, built)
-    assert signature.exists()
-    write_checksums(tmp_path, made(tmp_path, "sif", "numl.sif", b"2"))
-    assert not signature.exists()
-
-
-def test_what_was_changed_since_its_build_does_not_come_into_the_checksums_with_another(tmp_path):
+def test_checksums_change_only_with_what_was_built_and_a_signature_only_with_them(tmp_path):
     image = made(tmp_path, "image", "numlkit/numl:24.10", b"1")
     sif = made(tmp_path, "sif", "numl.sif", b"2")
     write_checksums(tmp_path, sif)
@@ -249,6 +238,8 @@ def test_what_was_changed_since_its_build_does_not_come_into_the_checksums_with_
     write_checksums(tmp_path, image)
     assert (tmp_path / CHECKSUMS).read_text() == listed
     assert (tmp_path / SIGNATURE).exists()
+    write_checksums(tmp_path, made(tmp_path, "sif", "numl.sif", b"3"))
+    assert not (tmp_path / SIGNATURE).exists()
 
 
 def test_an_image_with_a_sites_models_says_which_and_nothing_of_those_that_they_replace(tmp_path):
