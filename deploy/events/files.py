@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -21,6 +22,9 @@ from numpy.typing import NDArray
 from deploy.events.grouping import EventId, Segments, group
 from deploy.events.tables import Column, EventFileError, Table, open_table
 from numl_formats.contract import HIT_ID, HITS, INPUTS, PLANE, SPACEPOINTS, TIME, WIRE, planes_of
+
+if TYPE_CHECKING:
+    from typing import Self
 
 Tensors = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, Mapping[str, type[np.generic]]]
@@ -51,8 +55,46 @@ class EventTensors:
         return len(self.tensors[HIT_ID])
 
 
-class EventFile:
-    """An HDF5 file of events, open for reading; a context manager.
+class Events(ABC):
+    """An HDF5 file of events, open for reading; a context manager."""
+
+    event_ids: tuple[EventId, ...]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = open_hdf5(path)
+        try:
+            self._open()
+        except EventFileError:
+            self.close()
+            raise
+        except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+            self.close()
+            raise EventFileError(f"{path}: cannot be read: {one_line(error)}") from error
+
+    @abstractmethod
+    def _open(self) -> None:
+        """Find the events."""
+
+    @abstractmethod
+    def read(self, index: int) -> EventTensors:
+        """Return the event ``index`` of ``event_ids``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self.event_ids)
+
+
+class EventFile(Events):
+    """A file of tables.
 
     Events come in the order of ``event_table``, then of their first hit. The names of the
     model's inputs name the columns; those in ``optional`` may be missing. Of the columns in
@@ -66,21 +108,12 @@ class EventFile:
         optional: Collection[str] = (),
         also: Columns = MappingProxyType({}),
     ) -> None:
-        self.path = path
         self._planes = planes_of(inputs)
         self._inputs = {**ALWAYS, **inputs}
         self._optional = set(optional) - ALWAYS.keys()
         self._also = also
         self._converted: dict[str, NDArray[Any] | None] = {}
-        self._file = open_hdf5(path)
-        try:
-            self._open()
-        except EventFileError:
-            self.close()
-            raise
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            self.close()
-            raise EventFileError(f"{path}: cannot be read: {one_line(error)}") from error
+        super().__init__(path)
 
     def _open(self) -> None:
         hits = open_table(self._file, HITS)
@@ -115,18 +148,6 @@ class EventFile:
             if tensor not in self._optional or table is None or table.own(column) in table.columns:
                 columns[column] = kind_of(datatype)
         return columns
-
-    def __enter__(self) -> EventFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __len__(self) -> int:
-        return len(self.event_ids)
 
     def has(self, table: str, *columns: str) -> bool:
         """Return whether these columns are read of a table."""

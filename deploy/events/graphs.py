@@ -12,9 +12,8 @@ first-generation positions is pynuml's default.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +22,16 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.events.files import EventFile, EventTensors, convert, kind_of, one_line, open_hdf5
+from deploy.events.files import (
+    ALWAYS,
+    EventFile,
+    Events,
+    EventTensors,
+    convert,
+    kind_of,
+    one_line,
+    open_hdf5,
+)
 from deploy.events.grouping import EventId
 from deploy.events.tables import EventFileError
 from deploy.events.truth import Truth
@@ -42,33 +50,11 @@ _COLUMNS: Mapping[str, Mapping[int, tuple[str, ...]]] = {
     # Plane, wire and time follow them.
     "second": {5: ("integral", "rms"), 6: ("integral", "rms", "tpc")},
 }
-_AXES = ("x", "y", "z")
+_NO_NEXUS = np.empty((3, 0), np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plane:
-    """The hits of one plane of a graph, with pynuml's truth where it has some.
-
-    Attributes:
-        id: ``hit_id``, int64 ``[hits]``.
-        wire: Wire number, float64 ``[hits]``.
-        time: Time in ticks, float64 ``[hits]``.
-        columns: Columns of the hit table by name.
-        nexus: Hit (row of this plane) and spacepoint of each edge, int64 ``[2, edges]``.
-        truth: ``y_semantic`` and ``y_instance``, int64 ``[hits]``, by name.
-    """
-
-    number: int
-    id: Array
-    wire: Array
-    time: Array
-    columns: Mapping[str, Array]
-    nexus: Array
-    truth: Mapping[str, Array]
-
-
-class GraphFile:
-    """A processed graph file, open for reading as `EventFile` is; a context manager.
+class GraphFile(Events):
+    """A processed graph file.
 
     Events come in the order of the file, or of the split ``only``. Hits come plane by plane.
     """
@@ -80,38 +66,22 @@ class GraphFile:
         optional: Collection[str] = (),
         only: str | None = None,
     ) -> None:
-        self.path = path
-        self._inputs, self._optional = inputs, frozenset(optional)
-        self._file = open_hdf5(path)
-        try:
-            self.planes = self._text("planes") or planes_of(inputs)
-            self.semantic_classes = self._text("semantic_classes")
-            self.event_classes = self._text("event_classes")
-            self._names = self._chosen(only)
-            self.event_ids = tuple(map(self._event_id, self._names))
-            if self.planes != planes_of(inputs):
-                raise EventFileError(
-                    f"{path}: its graphs have the planes {', '.join(self.planes)}, "
-                    f"the model {', '.join(planes_of(inputs))}"
-                )
-        except (AttributeError, KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
-            self.close()
-            raise EventFileError(f"{path}: cannot be read: {one_line(error)}") from error
-        except EventFileError:
-            self.close()
-            raise
+        self._inputs, self._only = inputs, only
+        self._optional = set(optional) - ALWAYS.keys()
+        super().__init__(path)
 
-    def __enter__(self) -> GraphFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __len__(self) -> int:
-        return len(self._names)
+    def _open(self) -> None:
+        wanted = planes_of(self._inputs)
+        self.planes = self._text("planes") or wanted
+        self.semantic_classes = self._text("semantic_classes")
+        self.event_classes = self._text("event_classes")
+        self._names = self._chosen(self._only)
+        self.event_ids = tuple(map(self._event_id, self._names))
+        if self.planes != wanted:
+            raise EventFileError(
+                f"{self.path}: its graphs have the planes {', '.join(self.planes)}, "
+                f"the model {', '.join(wanted)}"
+            )
 
     def read(self, index: int) -> EventTensors:
         """Return the event ``index`` of ``event_ids``, with its hits plane by plane.
@@ -124,24 +94,15 @@ class GraphFile:
         return EventTensors(self.event_ids[index], str(self.path), tensors)
 
     def _tensors(self, graph: Mapping[str, Array], where: str) -> dict[str, Array]:
-        planes = self._planes(graph, where)
-        hits = {
-            HIT_ID: _joined([plane.id for plane in planes]),
-            PLANE: np.repeat([p.number for p in planes], [len(p.id) for p in planes]),
-            WIRE: _joined([plane.wire for plane in planes]),
-            TIME: _joined([plane.time for plane in planes]),
-        }
-        for name in planes[0].columns if planes else ():
-            hits[f"{HITS}_{name}"] = _joined([plane.columns[name] for plane in planes])
-        there = hits | self._spacepoints(graph, planes, where)
+        hits, nexus = self._hits(graph, where)
+        there = hits | self._spacepoints(graph, nexus, where)
         tensors = {}
-        for name, datatype in {**dict.fromkeys((HIT_ID, PLANE, WIRE), "INT32"),
-                               TIME: "FP32", **self._inputs}.items():  # fmt: skip
+        for name, datatype in {**ALWAYS, **self._inputs}.items():
             if name in there:
                 tensors[name] = convert(there[name], kind_of(datatype), f"{where}: {name}")
             elif name in self._optional:
                 continue
-            elif planes:
+            elif hits:
                 raise EventFileError(
                     f"{where} lacks {name}, which the model reads: "
                     "send the file that the graphs were made of"
@@ -160,18 +121,13 @@ class GraphFile:
             return self._truth(self._graph(name), self._where(name))
 
     def _truth(self, graph: Mapping[str, Array], where: str) -> Truth:
-        planes = self._planes(graph, where, truth=True)
-        of_hits = {
-            name: _joined([p.truth[name] for p in planes])
-            for name in ("y_semantic", "y_instance")
-            if planes and all(name in plane.truth for plane in planes)
-        }
+        hits, _ = self._hits(graph, where, truth=True)
         event, vertex = graph.get("evt/y"), graph.get("evt/y_vtx")
-        semantic = of_hits.get("y_semantic")
+        semantic = hits.get("y_semantic")
         return Truth(
             signal=None if semantic is None else semantic >= 0,
             semantic=semantic,
-            instance=of_hits.get("y_instance"),
+            instance=hits.get("y_instance"),
             event=None if event is None or event.size != 1 else _class_of(event.ravel()[0]),
             vertex=None if vertex is None or vertex.size != 3 else vertex.astype(float).ravel(),
         )
@@ -220,22 +176,32 @@ class GraphFile:
             raise EventFileError(f"{where} cannot be read: {one_line(error)}") from error
         return {name: np.asarray(record[name]) for name in node.dtype.names}
 
-    def _planes(
+    def _hits(
         self, graph: Mapping[str, Array], where: str, *, truth: bool = False
-    ) -> list[_Plane]:
-        """Return the planes that have hits, with their truth if it is asked for."""
+    ) -> tuple[dict[str, Array], Array]:
+        """Return the columns of the hits, plane by plane, and their `_nexus`.
+
+        No columns for an event without hits; ``truth`` adds ``y_semantic`` and ``y_instance``,
+        int64 ``[hits]``, where the graph has them.
+        """
         if any(name.startswith("hit/") for name in graph):
             return self._second(graph, where, truth=truth)
-        return [
+        planes = [
             self._first(graph, number, plane, where, truth=truth)
             for number, plane in enumerate(self.planes)
             if np.ndim(graph.get(f"{plane}/pos", 0)) == 2
         ]
+        if not planes:
+            return {}, _NO_NEXUS
+        columns, edges = zip(*planes, strict=True)
+        shared = [name for name in columns[0] if all(name in each for each in columns)]
+        hits = {name: np.concatenate([each[name] for each in columns]) for name in shared}
+        return hits, np.concatenate(edges, axis=1)
 
     def _first(
         self, graph: Mapping[str, Array], number: int, plane: str, where: str, *, truth: bool
-    ) -> _Plane:
-        """Return a plane of a first-generation graph."""
+    ) -> tuple[dict[str, Array], Array]:
+        """Return what `_hits` does for a plane of a first-generation graph."""
         position = graph[f"{plane}/pos"].astype(np.float64)
         wire, time = (position[:, i] / _POSITION_SCALE[i] for i in (0, 1))
         if (np.abs(wire - np.rint(wire)) > _WHOLE).any():
@@ -245,56 +211,45 @@ class GraphFile:
                 "send the file that the graphs were made of"
             )
         hits = len(position)
-        features = _of_hits(graph, f"{plane}/x", hits, dimensions=2)
-        names = _columns("first", features, where)
-        told = [n for n in ("y_semantic", "y_instance") if truth and f"{plane}/{n}" in graph]
-        return _Plane(
-            number,
-            _of_hits(graph, f"{plane}/id", hits),
-            np.rint(wire),
-            time,
-            {name: features[:, i] for i, name in enumerate(names)},
-            _edges(graph.get(f"{plane}_nexus_sp/edge_index")),
-            {name: _labels_of_hits(graph, f"{plane}/{name}", hits) for name in told},
-        )
+        columns = {
+            HIT_ID: _of_hits(graph, f"{plane}/id", hits),
+            PLANE: np.full(hits, number),
+            WIRE: np.rint(wire),
+            TIME: time,
+            **_features("first", graph, f"{plane}/x", hits, where),
+        }
+        for name in ("y_semantic", "y_instance"):
+            if truth and f"{plane}/{name}" in graph:
+                columns[name] = _labels_of_hits(graph, f"{plane}/{name}", hits)
+        return columns, _nexus(graph, f"{plane}_nexus_sp", columns)
 
-    def _second(self, graph: Mapping[str, Array], where: str, *, truth: bool) -> list[_Plane]:
-        """Return the planes of a second-generation graph."""
+    def _second(
+        self, graph: Mapping[str, Array], where: str, *, truth: bool
+    ) -> tuple[dict[str, Array], Array]:
+        """Return what `_hits` does for a second-generation graph."""
         position = graph["hit/pos"].astype(np.float64)
-        if position.ndim != 2:
-            return []
+        if position.ndim != 2 or not len(position):
+            return {}, _NO_NEXUS
         hits = len(position)
-        features = _of_hits(graph, "hit/x", hits, dimensions=2)
-        names = _columns("second", features, where)
-        ids, plane_of_hit = (_of_hits(graph, f"hit/{name}", hits) for name in ("id", "plane"))
-        nexus = _edges(graph.get("hit_nexus_sp/edge_index"))
-        told: dict[str, Array] = {}
+        columns = {
+            HIT_ID: _of_hits(graph, "hit/id", hits),
+            PLANE: _of_hits(graph, "hit/plane", hits),
+            WIRE: position[:, 0],
+            TIME: position[:, 1],
+            **_features("second", graph, "hit/x", hits, where),
+        }
         if truth and "hit/y_semantic" in graph:
-            told["y_semantic"] = _labels_of_hits(graph, "hit/y_semantic", hits)
+            columns["y_semantic"] = _labels_of_hits(graph, "hit/y_semantic", hits)
         if truth and "hit_cluster-truth_particle-truth/edge_index" in graph:
-            instances = np.full(hits, -1)
+            columns["y_instance"] = np.full(hits, -1)
             hit, particle = _edges(graph["hit_cluster-truth_particle-truth/edge_index"])
-            instances[hit] = particle
-            told["y_instance"] = instances
-        planes = []
-        for number in np.unique(plane_of_hit):
-            rows = np.flatnonzero(plane_of_hit == number)
-            edges = nexus[:, plane_of_hit[nexus[0]] == number]
-            planes.append(
-                _Plane(
-                    int(number),
-                    ids[rows],
-                    position[rows, 0],
-                    position[rows, 1],
-                    {name: features[rows, i] for i, name in enumerate(names)},
-                    np.stack((np.searchsorted(rows, edges[0]), edges[1])),
-                    {name: values[rows] for name, values in told.items()},
-                )
-            )
-        return planes
+            columns["y_instance"][hit] = particle
+        order = np.argsort(columns[PLANE], kind="stable")
+        by_plane = {name: values[order] for name, values in columns.items()}
+        return by_plane, _nexus(graph, "hit_nexus_sp", columns)
 
     def _spacepoints(
-        self, graph: Mapping[str, Array], planes: Sequence[_Plane], where: str
+        self, graph: Mapping[str, Array], nexus: Array, where: str
     ) -> dict[str, Array]:
         """Return the spacepoint table: which hit of each plane has an edge to a spacepoint."""
         position = graph.get("sp/pos")
@@ -303,22 +258,19 @@ class GraphFile:
         else:
             count = int(graph.get("sp/num_nodes", np.array(0)))
         table: dict[str, Array] = {"spacepoint_id": np.arange(count)}
-        of_planes = {plane.number: plane for plane in planes}
         for number, name in enumerate(self.planes):
             ids = np.full(count, -1, dtype=np.int64)
-            if number in of_planes:
-                hit, spacepoint = of_planes[number].nexus
-                own = of_planes[number].id[hit]
-                ids[spacepoint] = own
-                if (ids[spacepoint] != own).any():
-                    raise EventFileError(
-                        f"{where} has spacepoints with two hits in plane {name}, "
-                        "which a request cannot say"
-                    )
+            _, hit_id, spacepoint = nexus[:, nexus[0] == number]
+            ids[spacepoint] = hit_id
+            if (ids[spacepoint] != hit_id).any():
+                raise EventFileError(
+                    f"{where} has spacepoints with two hits in plane {name}, "
+                    "which a request cannot say"
+                )
             table[f"hit_id_{name}"] = ids
         if position is not None:
             axes = position if position.ndim == 2 else np.empty((0, 3))
-            table |= {f"position_{axis}": axes[:, i] for i, axis in enumerate(_AXES)}
+            table |= {f"position_{axis}": axes[:, i] for i, axis in enumerate("xyz")}
         return {f"{SPACEPOINTS}_{name}": values for name, values in table.items()}
 
 
@@ -342,7 +294,7 @@ def is_graph_file(path: Path) -> bool:
 
 def open_events(
     path: Path, inputs: Mapping[str, str] = INPUTS, optional: Collection[str] = ()
-) -> EventFile | GraphFile:
+) -> Events:
     """Open a file of events, whichever kind it is."""
     try:
         return EventFile(path, inputs, optional)
@@ -352,16 +304,25 @@ def open_events(
         raise
 
 
-def _columns(generation: str, features: Array, where: str) -> tuple[str, ...]:
-    known = _COLUMNS[generation]
-    count = features.shape[1] if features.ndim == 2 else 0
-    if count not in known:
+def _features(
+    generation: str, graph: Mapping[str, Array], name: str, hits: int, where: str
+) -> dict[str, Array]:
+    """Return the columns of the hit table that the features of hits are."""
+    features, known = _of_hits(graph, name, hits, dimensions=2), _COLUMNS[generation]
+    if (count := features.shape[1]) not in known:
         usual = " or ".join(f"{number} ({', '.join(c)})" for number, c in known.items())
         raise EventFileError(
             f"{where}: its hits have {count} features, and a graph file does not name them; "
             f"{usual} can be told: send the file that the graphs were made of"
         )
-    return known[count]
+    return {f"{HITS}_{column}": features[:, i] for i, column in enumerate(known[count])}
+
+
+def _nexus(graph: Mapping[str, Array], edge: str, hits: Mapping[str, Array]) -> Array:
+    """Return each edge's plane, ``hit_id`` and spacepoint, int64 ``[3, edges]``."""
+    edges = _edges(graph.get(f"{edge}/edge_index"))
+    of_hits = (hits[name][edges[0]] for name in (PLANE, HIT_ID))
+    return np.stack((*of_hits, edges[1])).astype(np.int64)
 
 
 def _of_hits(graph: Mapping[str, Array], name: str, hits: int, *, dimensions: int = 1) -> Array:
@@ -392,7 +353,3 @@ def _edges(stored: Array | None) -> Array:
     if stored.size and stored.min() < 0:  # numpy would count it from the end
         raise ValueError(f"an edge from row {stored.min()}")
     return stored
-
-
-def _joined(parts: Sequence[Array]) -> Array:
-    return np.concatenate(parts) if parts else np.empty(0)

@@ -12,8 +12,7 @@ from typing import TypeVar
 from deploy.client.pool import Transport
 from deploy.client.transport import ServedModel
 from deploy.events.answers import Labels, assemble
-from deploy.events.files import EventFile, EventTensors
-from deploy.events.graphs import GraphFile
+from deploy.events.files import Events, EventTensors
 from deploy.events.grouping import EventId
 from deploy.events.tables import EventFileError
 from deploy.host.errors import KitError, NoAnswerError, RequestError, ServerAwayError
@@ -47,7 +46,7 @@ class Answer:
     retries: int
 
 
-def read_event(file: EventFile | GraphFile, index: int) -> EventTensors | Failure:
+def read_event(file: Events, index: int) -> EventTensors | Failure:
     """Return the event ``index`` of ``event_ids``, or the failure to read it."""
     try:
         return file.read(index)
