@@ -13,7 +13,7 @@ import secrets
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.events.bulk import (
@@ -32,7 +32,7 @@ from deploy.host.console import Say, counted
 from deploy.host.errors import ClientError, Ended, KitError
 from deploy.host.files import naming, nobody_at_work, remove_folder, write_atomically
 
-_BATCH, _RUN, _LOCK = "batch", "run.json", ".lock"
+_RUN, _LOCK = "run.json", ".lock"
 _ERROR = "error: "
 _TAIL = 1 << 16  # bytes of a log
 
@@ -54,6 +54,14 @@ class Campaign:
     model: str
     weights: str | None = None
 
+    @property
+    def batch(self) -> Path:
+        return self.folder / "batch"
+
+    def not_done(self) -> list[Path]:
+        wanted = self.folder, self.model, self.weights
+        return [path for path in self.files if not is_done(path, *wanted)]
+
 
 def job_of(campaign: Campaign, files: Sequence[Path]) -> tuple[Job, list[list[Path]]]:
     """Return a new job for these files, and the share of each of its tasks."""
@@ -62,7 +70,7 @@ def job_of(campaign: Campaign, files: Sequence[Path]) -> tuple[Job, list[list[Pa
             cause = f"{str(path)!r}: jobs take one path on each line, and this one has a line break"
             raise ClientError(cause, "rename it")
     name, number = f"numl-{secrets.token_hex(4)}", min(campaign.settings.jobs, len(files))
-    folder = campaign.folder.absolute() / _BATCH / name
+    folder = campaign.batch.absolute() / name
     command = " ".join(map(shlex.quote, campaign.command))
     line = f'exec {command} @{shlex.quote(str(folder))}/"$TASK".txt'
     shares = [list(files[first::number]) for first in range(number)]
@@ -72,8 +80,7 @@ def job_of(campaign: Campaign, files: Sequence[Path]) -> tuple[Job, list[list[Pa
 def preview(campaign: Campaign) -> dict[str, str]:
     """Return the files of the job that a run would submit first; nothing is written."""
     check_names(campaign.files, campaign.folder)
-    todo = _not_done(campaign)
-    if not todo:
+    if not (todo := campaign.not_done()):
         return {}
     return SYSTEMS[campaign.settings.engine]().render(job_of(campaign, todo)[0])
 
@@ -92,70 +99,66 @@ def run_campaign(
         KeyboardInterrupt: Its jobs are cancelled.
     """
     check_names(campaign.files, campaign.folder)
-    batch = campaign.folder / _BATCH
-    with naming(campaign.folder), nobody_at_work([batch / _LOCK]):
-        before = set(campaign.files).difference(_not_done(campaign))
+    with naming(campaign.folder), nobody_at_work([campaign.batch / _LOCK]):
+        before = set(campaign.files).difference(campaign.not_done())
         state = Progress(len(campaign.files), done=len(before), skipped=len(before))
         run = _Run(campaign, state, say, progress)
         run.rejoin()
         for attempt in range(campaign.settings.retries + 1):
-            if not (todo := _not_done(campaign)):
+            if not (todo := campaign.not_done()):
                 break
             # Backwards the second time: those after a file that kills its job have their turn, too.
             run.submit(todo[::-1] if attempt % 2 else todo, again=attempt > 0)
-        _count(campaign, state, before)
-        state.left = [
-            Failure(None, str(path), run.reasons.get(path, "not done"))
-            for path in _not_done(campaign)
-        ]
+        left = campaign.not_done()
+        _count(campaign, state, before, left)
+        state.left = [Failure(None, str(path), run.reasons.get(path, "not done")) for path in left]
         remove_abandoned(campaign.folder)
         if not state.left:
-            remove_folder(batch)
+            remove_folder(campaign.batch)
     return state
 
 
+@dataclass(slots=True)
 class _Run:
-    """A campaign's jobs, one after the other."""
+    """A campaign's jobs, one after the other; ``reasons`` says why they left files."""
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        state: Progress,
-        say: Say,
-        progress: Callable[[Progress, str], None],
-    ) -> None:
-        self._campaign, self._state, self._say, self._progress = campaign, state, say, progress
-        self._batch = campaign.folder / _BATCH
-        self.reasons: dict[Path, str] = {}
-        self._stuck: dict[int, str] = {}
+    campaign: Campaign
+    state: Progress
+    say: Say
+    progress: Callable[[Progress, str], None]
+    reasons: dict[Path, str] = field(default_factory=dict)
+    _stuck: dict[int, str] = field(default_factory=dict)
 
     def rejoin(self) -> None:
         """Wait for the job that a command which was killed has left, if there is one."""
         try:
-            noted = json.loads((self._batch / _RUN).read_text(encoding="utf-8"))
+            noted = json.loads((self.campaign.batch / _RUN).read_text(encoding="utf-8"))
             system, name = SYSTEMS[noted["engine"]](), str(noted["name"])
         except (OSError, ValueError, KeyError, TypeError):
             return
         if system.active(name):
-            self._say(f"going on with job {name}")
+            self.say(f"going on with job {name}")
             self._wait(system, name)
 
     def submit(self, files: Sequence[Path], *, again: bool) -> None:
         """Submit a job for these files, wait for it, and keep why it left any."""
-        settings = self._campaign.settings
+        settings = self.campaign.settings
         system = SYSTEMS[settings.engine]()
-        job, shares = job_of(self._campaign, files)
+        job, shares = job_of(self.campaign, files)
         job.folder.mkdir(parents=True)
-        sentinel = self._sentinel(files)
+        # Of a file that is done, each task sees whether its server's weights are the same.
+        waiting = set(files)
+        done = [path for path in self.campaign.files if path not in waiting]
+        sentinel = done[:1] if self.campaign.weights is None else []
         for number, share in enumerate(shares):
             listed = "".join(f"{path.absolute()}\n" for path in [*sentinel, *share])
             written = job.folder / f"{number}.txt"
             written.write_text(listed, encoding="utf-8", errors="surrogateescape")
         # Before it is submitted: a command killed right after that must find it by its name.
         noted = {"engine": settings.engine, "name": job.name}
-        write_atomically(self._batch / _RUN, json.dumps(noted) + "\n")
+        write_atomically(self.campaign.batch / _RUN, json.dumps(noted) + "\n")
         what = f"{counted(len(files), 'file')} in {counted(job.tasks, 'task')}"
-        self._say(f"{'again: ' if again else ''}{what}, job {job.name}")
+        self.say(f"{'again: ' if again else ''}{what}, job {job.name}")
         self._wait(system, job.name, lambda: system.submit(job))
         self._explain(system, job, shares)
 
@@ -167,20 +170,20 @@ class _Run:
             begin()
             for tasks in watch(system, name):
                 self._stuck |= {n: task.stuck for n, task in tasks.items() if task.stuck}
-                there = {entry.name for entry in os.scandir(self._campaign.folder)}
-                self._state.done = sum(record_name(path) in there for path in self._campaign.files)
-                self._progress(self._state, _in_words(tasks))
+                there = {entry.name for entry in os.scandir(self.campaign.folder)}
+                self.state.done = sum(record_name(path) in there for path in self.campaign.files)
+                self.progress(self.state, _in_words(tasks))
         except Ended:  # whoever logs out finds them again
             raise
         except KeyboardInterrupt:
-            self._say(f"cancelling job {name}")  # another Ctrl-C may leave it
+            self.say(f"cancelling job {name}")  # another Ctrl-C may leave it
             system.cancel(name)
-            self._say(f"job {name} is cancelled")
+            self.say(f"job {name} is cancelled")
             raise
 
     def _explain(self, system: BatchSystem, job: Job, shares: Sequence[Sequence[Path]]) -> None:
         left = {path: number for number, share in enumerate(shares) for path in share}
-        left = {path: left[path] for path in _not_done(self._campaign) if path in left}
+        left = {path: left[path] for path in self.campaign.not_done() if path in left}
         if not left:
             return
         ended: dict[int, str] = {}
@@ -199,19 +202,7 @@ class _Run:
             for path in share:
                 self.reasons[path] = named.get(path, why)
             if not named:
-                self._say(f"task {number} of {job.name}: {why}")
-
-    def _sentinel(self, todo: Sequence[Path]) -> list[Path]:
-        """Return a file that is done, for which each task sees whether its weights are its own."""
-        if self._campaign.weights is not None:
-            return []
-        waiting = set(todo)
-        return [path for path in self._campaign.files if path not in waiting][:1]
-
-
-def _not_done(campaign: Campaign) -> list[Path]:
-    wanted = campaign.folder, campaign.model, campaign.weights
-    return [path for path in campaign.files if not is_done(path, *wanted)]
+                self.say(f"task {number} of {job.name}: {why}")
 
 
 def _in_words(tasks: Mapping[int, Task]) -> str:
@@ -219,10 +210,10 @@ def _in_words(tasks: Mapping[int, Task]) -> str:
     return f"{counted(running, 'task')} running, {len(tasks) - running} waiting"
 
 
-def _count(campaign: Campaign, state: Progress, before: set[Path]) -> None:
+def _count(campaign: Campaign, state: Progress, before: set[Path], left: Sequence[Path]) -> None:
     """Count what is done, and what of it is new; ClientError if it is not of one model."""
     records: dict[Path, Record] = {}
-    for path in set(campaign.files).difference(_not_done(campaign)):
+    for path in set(campaign.files).difference(left):
         record = read_record(campaign.folder / record_name(path))
         assert record is not None
         records[path] = record
