@@ -130,7 +130,7 @@ def _of_hits(
     rows: Sequence[NDArray[np.intp]],
 ) -> NDArray[Any]:
     """Return an output for all planes, one row per hit in the event's order."""
-    whole: NDArray[Any] | None = None
+    parts: list[NDArray[Any]] = []
     for plane, rows_of_plane in zip(planes, rows, strict=True):
         output = f"{name}_{plane}"
         if output not in outputs:
@@ -141,17 +141,16 @@ def _of_hits(
             raise RequestError(
                 f"the server returned {output} with shape {list(values.shape)} for {hits} hits"
             )
-        if whole is None:
-            whole = np.zeros((event.hits, *values.shape[1:]), dtype=values.dtype)
-        if values.shape[1:] != whole.shape[1:]:
+        parts.append(values)
+        if values.shape[1:] != parts[0].shape[1:]:
             raise RequestError(
                 f"the server returned {name} with {_width(values)} columns for plane {plane}, "
-                f"{_width(whole)} for plane {planes[0]}"
+                f"{_width(parts[0])} for plane {planes[0]}"
             )
-        whole[rows_of_plane] = values
-    assert whole is not None
-    if _width(whole) == 0:
+    if _width(parts[0]) == 0:
         raise RequestError(f"the server returned {name} without columns")
+    whole = np.zeros((event.hits, *parts[0].shape[1:]), dtype=parts[0].dtype)
+    whole[np.concatenate(rows)] = np.concatenate(parts)
     return whole
 
 
