@@ -147,7 +147,5 @@ def document(
         "planes": list(model.planes),
         **found.scores.document(),
         "training": None if training is None else dict(training["metrics"]),
-        "failed": [
-            {"event_id": f.event_id, "file": f.source, "reason": f.reason} for f in found.failures
-        ],
+        "failed": [failure.document() for failure in found.failures],
     }

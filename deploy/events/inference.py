@@ -1,13 +1,12 @@
 """Many events through one server: bounded concurrency, retries, ordered answers."""
 
-import itertools
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from deploy.client.pool import Transport
 from deploy.client.transport import ServedModel
@@ -35,6 +34,9 @@ class Failure:
     source: str
     reason: str
     refused: bool = True
+
+    def document(self) -> dict[str, Any]:
+        return {"event_id": self.event_id, "file": self.source, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,7 +212,8 @@ def ask(
     """Send one event until it is answered or the patience runs out."""
     give_up: float | None = None
     pause = patience / 240
-    for retries in itertools.count():
+    retries = 0
+    while True:
         started = time.monotonic()
         try:
             outputs = transport.infer(model, event.tensors)
@@ -223,4 +226,4 @@ def ask(
             if stop.wait(pause):
                 raise RequestError("interrupted") from error
             pause = min(2 * pause, patience / 12)
-    raise AssertionError  # the loop never ends on its own
+            retries += 1

@@ -42,13 +42,13 @@ class ResultsWriter:
     """Writes a results file event by event; a context manager.
 
     The file appears, replacing any earlier one, when the block ends; after an error in the
-    block, or :meth:`discard`, nothing is left.
+    block, or if ``discarded`` is set in it, nothing is left.
     """
 
     def __init__(self, path: Path, model: ServedModel, endpoint: str) -> None:
         self.path = path
         self.complete = False
-        self._discarded = False
+        self.discarded = False
         self._model, self._endpoint = model, endpoint
         self._sources: dict[str, int] = {}
         self._events = 0
@@ -70,7 +70,7 @@ class ResultsWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is None and not self._discarded:
+            if kind is None and not self.discarded:
                 self._finish()
         except (OSError, RuntimeError) as failure:
             raise _refused(self.path, failure) from failure
@@ -103,10 +103,6 @@ class ResultsWriter:
         reason = np.array([as_utf8(failure.reason)], dtype=object)
         columns = {"source_file": source, "reason": reason}
         self._append("failed_table", failure.event_id or (-1, -1, -1), 1, columns)
-
-    def discard(self) -> None:
-        """Leave no file when the block ends; an earlier one is kept."""
-        self._discarded = True
 
     def _source(self, path: str) -> NDArray[np.int32]:
         name = as_utf8(path)

@@ -71,9 +71,6 @@ class Tally:
         latency = np.percentile(self.latencies, (50, 99)) if answered else None
         p50, p99 = (None, None) if latency is None else (round(1e3 * float(s), 2) for s in latency)
         names = model.classes("semantic", len(self.label_hits))
-        failed = [
-            {"event_id": f.event_id, "file": f.source, "reason": f.reason} for f in self.failures
-        ]
         document = {
             "ok": self.ok,
             "model": model.name,
@@ -93,7 +90,7 @@ class Tally:
             "retries": self.retries,
             "out": None if self.out is None else str(self.out),
             "displays": [str(path) for path in self.displays],
-            "failed": failed,
+            "failed": [failure.document() for failure in self.failures],
         }
         if self.ended is not None:
             document |= {"error": self.ended.cause, "remedy": self.ended.remedy}
@@ -150,7 +147,7 @@ def send(
             nothing_sent = all(each.event_id is None or not each.source for each in tally.failures)
             if not tally.latencies and (nothing_sent or (out is not None and out.exists())):
                 # No event was answered: keep the results of an earlier run.
-                writer.discard()
+                writer.discarded = True
             else:
                 tally.out = out
     tally.seconds = time.monotonic() - started
