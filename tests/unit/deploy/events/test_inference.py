@@ -146,21 +146,17 @@ def test_no_more_requests_are_under_way_than_asked_for_and_events_are_read_late(
         (ServerAwayError("try again in 1 s"), "try again in 1 s", False),  # or it killed the server
         (ZeroDivisionError(), "ZeroDivisionError", False),
     ],
+    ids=lambda each: type(each).__name__,
 )
+@pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.usefixtures("quick")
 def test_an_event_fails_alone_and_only_what_the_model_refuses_is_refused_for_good(
-    error, reason, refused
+    error, reason, refused, concurrency
 ):
     events = [make_event(i, hits=i) for i in range(6)]
-    outcomes = sent(events, failing(error, lambda hits: hits == 3), concurrency=1)
+    outcomes = sent(events, failing(error, lambda hits: hits == 3), concurrency=concurrency)
     assert numbers(outcomes) == [(i, i != 3) for i in range(6)]
     assert outcomes[3] == Failure((1, 1, 3), "a.h5", reason, refused=refused)
-
-
-def test_an_event_that_is_refused_among_others_under_way_fails_alone():
-    events = [make_event(i, hits=i) for i in range(6)]
-    outcomes = sent(events, failing(RequestError("row 1 is NaN"), lambda hits: hits == 3))
-    assert numbers(outcomes) == [(i, i != 3) for i in range(6)]
 
 
 def test_an_event_that_could_not_be_read_keeps_its_place():
@@ -237,20 +233,16 @@ def test_threads_that_hang_at_the_end_are_waited_for_together(monkeypatch):
     assert (len(waited), sum(waited)) == (8, 2.0)
 
 
-def test_scores_go_back_to_the_order_of_the_hits():
-    event = make_event(0, hits=10)
+@pytest.mark.parametrize("hits", [0, 10])
+def test_scores_go_back_to_the_order_of_the_hits(hits):
+    event = make_event(0, hits=hits)
     labels = assemble(event, outputs_for(event.tensors), UVY)
-    assert labels.label.tolist() == [i % 7 for i in range(10)]
-    assert np.allclose(labels.hits["x_filter"], np.arange(10) / 10)
-    assert labels.noise.tolist() == [i < 5 for i in range(10)]
+    assert labels.hits["x_semantic"].shape == (hits, 7)
+    assert labels.label.tolist() == [i % 7 for i in range(hits)]
+    assert labels.score.tolist() == hits * [1]
+    assert np.allclose(labels.hits["x_filter"], np.arange(hits) / 10)
+    assert labels.noise.tolist() == [i < 5 for i in range(hits)]
     assert labels.event_scores is None
-
-
-def test_an_event_without_hits_has_an_empty_answer():
-    event = make_event(0, hits=0)
-    labels = assemble(event, outputs_for(event.tensors), UVY)
-    assert labels.hits["x_semantic"].shape == (0, 7)
-    assert labels.label.shape == labels.score.shape == labels.noise.shape == (0,)
 
 
 def test_any_output_of_any_planes_goes_back_to_the_hits():
@@ -275,11 +267,6 @@ def test_any_output_of_any_planes_goes_back_to_the_hits():
     assert (labels.classes, labels.label.sum(), labels.noise.sum()) == (0, 0, 0)
 
 
-def test_an_answer_about_other_things_is_an_error():
-    with pytest.raises(RequestError, match="nothing for the event's hits"):
-        assemble(make_event(0), {"scores": np.zeros((6, 2))}, UVY)
-
-
 @pytest.mark.parametrize(
     ("output", "spoil", "says"),
     [
@@ -288,16 +275,17 @@ def test_an_answer_about_other_things_is_an_error():
         ("x_semantic_u", lambda rows: rows * np.nan, "NaN or infinity in x_semantic_u"),
         ("x_semantic_y", lambda rows: rows[:, :5], "5 columns for plane y, 7 for plane u"),
         ("x_filter_u", None, "no x_filter_u"),
+        (None, None, "nothing for the event's hits"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_an_error(output, spoil, says):
     event = make_event(0)
-    outputs = outputs_for(event.tensors)
-    given = outputs.pop(output)
+    outputs = outputs_for(event.tensors) if output else {}
+    given = outputs.pop(output, None)
     if spoil is not None:
         outputs[output] = spoil(given)
     with pytest.raises(RequestError, match=says):
-        assemble(event, outputs, UVY)
+        assemble(event, {**outputs, "scores": np.zeros((6, 2))}, UVY)
 
 
 def test_logits_become_probabilities_and_probabilities_stay():
