@@ -22,9 +22,7 @@ def _fake(monkeypatch):
     monkeypatch.setattr(module, "TritonTransport", Fake)
 
 
-@pytest.fixture
-def with_a_bad_event(tmp_path):
-    """Return a file whose second event cannot be read."""
+def test_an_event_that_cannot_be_read_fails_alone(tmp_path):
     path = tmp_path / "bad.h5"
     shutil.copy(EVENTS, path)
     with h5py.File(path, "r+") as file:
@@ -34,23 +32,14 @@ def with_a_bad_event(tmp_path):
         wires[row] = np.nan
         del file["hit_table/local_wire"]
         file["hit_table/local_wire"] = wires
-    return path
-
-
-def test_an_event_that_cannot_be_read_fails_alone(with_a_bad_event):
     with Client("grpc://one") as client:
-        events = list(client.read(with_a_bad_event))
-        found = list(client.label_all(client.read(with_a_bad_event)))
-        bad = events[1]
-        assert isinstance(bad, Failure)
+        events = list(client.read(path))
+        found = list(client.label_all(client.read(path)))
         with pytest.raises(RequestError, match="not an int32"):
-            client.label(bad)
-    assert [isinstance(each, Failure) for each in found] == [
-        number == 1 for number in range(len(events))
-    ]
+            client.label(events[1])
     assert [each.event_id for each in found] == [each.event_id for each in events]
-    assert found[1] == bad
-    assert "local_wire row 0 of the event is nan: not an int32" in bad.reason
+    assert [each for each in found if isinstance(each, Failure)] == [events[1]] == [found[1]]
+    assert "local_wire row 0 of the event is nan: not an int32" in found[1].reason
 
 
 def test_what_cannot_be_opened_is_told_after_the_answers_before_it(tmp_path):
@@ -80,10 +69,11 @@ _IDS = "spacepoint_table_hit_id_u"
          "row"),
         ({"rms": [[1], [1, 2], 3, 4]}, "hit_table_rms: ValueError: setting an array element with"),
         ({7: [0, 1, 2, 3]}, "an event is a mapping of columns by their names, not of int"),
+        (None, "an event is a mapping of columns by their names, not NoneType"),
     ],
 )  # fmt: skip
-def test_a_mapping_that_cannot_be_sent_as_it_is_fails_alone(columns, reason):
-    bad = {**EVENT, **columns}
+def test_what_cannot_be_sent_as_it_is_fails_alone(columns, reason):
+    bad = columns and {**EVENT, **columns}
     with Client("grpc://one") as client:
         first, failure, last = client.label_all([EVENT, bad, EVENT])
         assert isinstance(first, Labelled)
@@ -92,14 +82,6 @@ def test_a_mapping_that_cannot_be_sent_as_it_is_fails_alone(columns, reason):
         assert failure.reason.startswith(reason)
         with pytest.raises(RequestError, match=re.escape(reason)):
             client.label(bad)
-
-
-def test_what_is_no_event_fails_alone():
-    with Client("grpc://one") as client:
-        failure, labelled = client.label_all([None, EVENT])
-        assert isinstance(labelled, Labelled)
-        assert isinstance(failure, Failure)
-        assert failure.reason == "an event is a mapping of columns by their names, not NoneType"
 
 
 def test_a_mapping_is_sent_as_the_same_columns_of_a_file_would_be(monkeypatch):
