@@ -1,7 +1,8 @@
 """A client library's server, played: it labels hits by their id."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -58,3 +59,26 @@ class Fake:
 
     def close(self) -> None:
         pass
+
+
+class Weighted(Fake):
+    """Has weights, or is "away", by its host; one that restarts may have others then."""
+
+    weights: ClassVar[dict[str, str]] = {}
+    restarts: ClassVar[dict[str, str]] = {}
+
+    def parameters(self, model: str) -> dict[str, str]:
+        found = self.weights.get(self.endpoint.host)
+        if found == "away":
+            raise ServerAwayError("it starts")
+        return {**NAMES, **({"weights_sha256": found} if found else {})}
+
+    def describe(self, model: str) -> ServedModel:
+        return replace(MODEL, parameters=self.parameters(model))
+
+    def infer(self, *request: Any) -> dict[str, Any]:
+        host = self.endpoint.host
+        if host in self.restarts:
+            self.weights[host] = self.restarts.pop(host)
+            raise ServerAwayError(f"{self.endpoint.url}: refused")
+        return super().infer(*request)

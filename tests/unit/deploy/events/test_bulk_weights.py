@@ -1,17 +1,17 @@
 """Bulk runs and weights: what was made of others is neither kept nor taken for done."""
 
-from collections.abc import Mapping
+import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from deploy.client.transport import ServedModel
 from deploy.events.bulk import Progress, label_files
 from deploy.events.client import Client
-from deploy.host.errors import ClientError, ServerAwayError
+from deploy.host.errors import ClientError
 from tests.unit.deploy.events.many import FILES, MODEL, Server, run, write_files
+from tests.unit.deploy.events.played import Weighted
 
 
 @pytest.fixture(scope="module")
@@ -31,25 +31,16 @@ def test_a_file_whose_answers_are_forbidden_is_not_kept_and_those_before_are(fil
     assert len(list((tmp_path / "out").glob("*.json"))) == 3
 
 
-class Replaced(Server):
+class Replaced(Weighted):
     """The one named two has ``then`` in place of its weights once asked, its connections open."""
 
-    weights: ClassVar[dict[str, str]] = {}
-    then: ClassVar[str] = "1" * 64
-    pause = 0.01  # so that both are asked
+    then = "1" * 64
 
-    def parameters(self, model: str) -> dict[str, str]:
-        if (found := self.weights[self.endpoint.host]) == "away":
-            raise ServerAwayError("it starts")
-        return {**MODEL.parameters, "weights_sha256": found}
-
-    def describe(self, model: str) -> ServedModel:
-        return replace(MODEL, parameters=self.parameters(model))
-
-    def infer(self, model: ServedModel, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    def infer(self, *request: Any) -> dict[str, Any]:
+        time.sleep(0.01)  # so that both are asked
         if self.endpoint.host == "two":
             self.weights["two"] = self.then
-        return super().infer(model, tensors)
+        return super().infer(*request)
 
 
 @pytest.fixture
@@ -94,9 +85,7 @@ def test_results_of_other_weights_or_inputs_are_not_mixed(files, tmp_path):
         label_files(files[:1], tmp_path / "out", other, "", Server, lambda: None, concurrency=1)
     alike = tmp_path / f"{files[0].stem}.hdf5"
     alike.write_bytes(files[0].read_bytes())
-    with pytest.raises(
-        ClientError, match=r"events00\.json is of events00\.h5, not of events00\.hdf5"
-    ):
+    with pytest.raises(ClientError, match=r"00\.json is of events00\.h5, not of events00\.hdf5"):
         run([alike], tmp_path / "out")
     copy = tmp_path / files[0].name
     copy.write_bytes(files[1].read_bytes())

@@ -10,19 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from deploy.client.registry import Registry
-from deploy.client.transport import ServedModel
 from deploy.events import client as module
-from deploy.host.errors import ClientError, DeploymentError, RequestError, ServerAwayError
+from deploy.host.errors import ClientError, DeploymentError, RequestError
 from numlkit import AsyncClient, Client, Failure, Labelled
 from tests.certificates import Authority
 from tests.inputs import EVENTS
-from tests.unit.deploy.events.played import EVENT, MODEL, NAMES, Fake
+from tests.unit.deploy.events.played import EVENT, MODEL, Fake, Weighted
 
 
 @pytest.fixture(autouse=True)
@@ -165,27 +164,6 @@ def test_one_of_several_servers_may_be_away_at_the_start_but_not_all():
         assert client.label(EVENT).labels.event.hits == 4
     with pytest.raises(ClientError, match=r"127\.0\.0\.1:1"):
         Client("grpc://127.0.0.1:1")
-
-
-class Weighted(Fake):
-    """Servers with weights, by their hosts; one that restarts may have others then."""
-
-    weights: ClassVar[dict[str, str]] = {}
-    restarts: ClassVar[dict[str, str]] = {}
-
-    def parameters(self, model: str) -> dict[str, str]:
-        found = self.weights.get(self.endpoint.host)
-        return {**NAMES, **({"weights_sha256": found} if found else {})}
-
-    def describe(self, model: str) -> ServedModel:
-        return replace(MODEL, parameters=self.parameters(model))
-
-    def infer(self, *request: Any) -> dict[str, Any]:
-        host = self.endpoint.host
-        if host in self.restarts:
-            self.weights[host] = self.restarts.pop(host)
-            raise ServerAwayError(f"{self.endpoint.url}: refused")
-        return super().infer(*request)
 
 
 @pytest.fixture
