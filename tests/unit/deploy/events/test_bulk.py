@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import h5py
 import pytest
@@ -50,7 +51,7 @@ def labelled(into: Path) -> list[tuple[int, ...]]:
 def test_a_disk_that_is_full_when_the_record_is_written_is_named(files, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_text", full_disk)
     with pytest.raises(OSError, match="No space left") as caught:
-        run(files, tmp_path / "out")
+        run(files[:1], tmp_path / "out")
     assert caught.value.filename == str(tmp_path / "out")
 
 
@@ -59,7 +60,7 @@ def test_results_that_cannot_be_written_name_no_flag_that_was_not_given(
 ):
     monkeypatch.setattr("deploy.events.results.write_atomically", full_disk)
     with pytest.raises(KitError, match="cannot be written: No space left") as caught:
-        run(files, tmp_path / "out")
+        run(files[:1], tmp_path / "out")
     assert "--out" not in str(caught.value.remedy)
 
 
@@ -69,11 +70,9 @@ def test_what_another_user_s_run_has_left_is_passed_over(files, tmp_path, monkey
     theirs[0].mkdir(parents=True)
     theirs[1].touch()
 
-    def opened(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(bulk, "unless_locked", opened)
-    assert run(files, into).done == FILES
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    monkeypatch.setattr(bulk, "unless_locked", Mock(side_effect=denied))
+    assert run(files[:1], into).done == 1
     assert all(path.exists() for path in theirs)
 
 
@@ -84,7 +83,7 @@ def test_what_a_run_on_another_host_works_in_is_left_for_a_day(files, tmp_path, 
     work.mkdir(parents=True)
     at = time.time() - 3600 * hours
     os.utime(work, (at, at))
-    assert run(files, tmp_path / "out").done == FILES
+    assert run(files[:1], tmp_path / "out").done == 1
     assert work.exists() == (hours < 24)
 
 
@@ -126,8 +125,8 @@ def test_fifty_kills_lose_no_event_and_label_none_twice(files, tmp_path):
 
 def test_a_second_run_labels_nothing_again(files, tmp_path):
     assert run(files[:3], tmp_path / "out").events == 3 * EVENTS
-    again = run(files, tmp_path / "out")
-    assert (again.skipped, again.done, again.events) == (3, FILES, (FILES - 3) * EVENTS)
+    again = run(files[:5], tmp_path / "out")
+    assert (again.skipped, again.done, again.events) == (3, 5, 2 * EVENTS)
 
 
 @pytest.mark.parametrize(
@@ -201,11 +200,10 @@ def test_a_file_that_is_done_and_gone_keeps_no_other_from_being_labelled(files, 
 def test_an_event_that_the_system_does_not_read_is_not_taken_for_refused(
     files, tmp_path, monkeypatch
 ):
-    def read(file: EventFile, index: int) -> Any:
-        raise EventFileError(f"{file.path}: cannot be read") from OSError(errno.ESTALE, "stale")
-
+    stale = EventFileError("cannot be read")
+    stale.__cause__ = OSError(errno.ESTALE, "stale")
     with monkeypatch.context() as patched:
-        patched.setattr(EventFile, "read", read)
+        patched.setattr(EventFile, "read", Mock(side_effect=stale))
         state = run(files[:1], tmp_path / "out")
     assert (state.done, state.failed, len(state.left)) == (0, 0, 1)
     assert run(files[:1], tmp_path / "out").events == EVENTS
@@ -246,17 +244,19 @@ def test_a_run_does_not_go_on_without_its_lock(tmp_path, monkeypatch):
 
 
 def test_merged_results_are_read_as_those_of_one_file(files, tmp_path):
+    files = files[:3]
     run(files, tmp_path / "out")
     merged = tmp_path / "all.h5"
     records = merge(tmp_path / "out", merged)
-    assert sum(record.events for record in records) == len(EVERY)
+    assert sum(record.events for record in records) == 3 * EVENTS
     with h5py.File(merged) as results:
-        assert [tuple(map(int, each)) for each in results["event_table/event_id"][:]] == EVERY
+        ids = [tuple(map(int, each)) for each in results["event_table/event_id"][:]]
+        assert ids == EVERY[: 3 * EVENTS]
         index = results["hit_table/event_id.seq_cnt"][:]
-        assert index.tolist() == [[number, HITS] for number in range(len(EVERY))]
+        assert index.tolist() == [[number, HITS] for number in range(len(ids))]
         sources = results["source_files"].asstr()[:]
         names = [sources[i] for i in results["event_table/source_file"][:, 0]]
-        assert names == [str(files[run]) for run, *_ in EVERY]
+        assert names == [str(files[run]) for run, *_ in ids]
         assert results.attrs["semantic_classes"] == "a,b,c"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
@@ -290,7 +290,7 @@ def test_merged_results_become_a_parquet_table(files, tmp_path):
 
 
 def test_a_full_disk_ends_a_merge_in_order(files, tmp_path):
-    run(files, tmp_path / "out")
+    run(files[:2], tmp_path / "out")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # stands in for it
     try:
