@@ -5,6 +5,7 @@ import os
 import signal
 from dataclasses import asdict, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -75,17 +76,15 @@ def farm(tmp_path, monkeypatch):
     return make
 
 
-def test_files_are_labelled_in_equal_shares_and_the_batch_s_folder_goes(farm):
+def test_files_are_labelled_in_equal_shares_once(farm):
     campaign, system = farm()
     state = run_campaign(campaign)
     assert (state.done, state.skipped, state.events, state.failed) == (5, 0, 25, 5)
     assert system.submitted == [[["a.h5", "c.h5", "e.h5"], ["b.h5", "d.h5"]]]
     assert {path.suffix for path in campaign.folder.iterdir()} == {".h5", ".json"}
-
-
-def test_what_another_model_has_labelled_is_not_taken_for_done(farm):
-    campaign, system = farm()
-    run_campaign(campaign)
+    state = run_campaign(campaign)
+    assert (state.done, state.skipped, state.events) == (5, 5, 0)
+    assert preview(campaign) == {}
     with pytest.raises(ClientError, match=r"has results of m: a\.h5"):
         run_campaign(replace(campaign, model="another"))
     assert len(system.submitted) == 1
@@ -124,14 +123,9 @@ def test_the_cause_is_the_task_s_own_word_or_the_batch_system_s(farm, log, stuck
     assert run_campaign(campaign).left[0].reason.startswith(reason)
 
 
-def test_what_is_left_is_submitted_again_also_if_the_batch_system_does_not_say_why(
-    farm, monkeypatch
-):
-    def fail(name):
-        raise KitError("condor_history failed: no history")
-
+def test_what_is_left_is_submitted_again_also_if_the_batch_system_does_not_say_why(farm):
     campaign, system = farm(jobs=1, e="Killed\n")
-    monkeypatch.setattr(system, "ended", fail)
+    system.ended = Mock(side_effect=KitError("condor_history failed: no history"))
     assert run_campaign(campaign).left[0].reason.startswith("Killed (")
     assert len(system.submitted) == 3
 
@@ -140,29 +134,18 @@ def test_what_is_left_is_submitted_again_also_if_the_batch_system_does_not_say_w
     ("comes", "cancelled"),
     [(KeyboardInterrupt(), 1), (Ended(signal.SIGTERM), 0), (Ended(signal.SIGHUP), 0)],
 )
-def test_only_ctrl_c_cancels_the_jobs_and_who_logs_out_finds_them_again(
-    farm, monkeypatch, comes, cancelled
-):
-    def active(name):
-        raise comes
-
+def test_only_ctrl_c_cancels_the_jobs_and_who_logs_out_finds_them_again(farm, comes, cancelled):
     campaign, system = farm()
-    ended: list[str] = []
-    monkeypatch.setattr(system, "active", active)
-    monkeypatch.setattr(system, "cancel", ended.append)
+    system.active, system.cancel = Mock(side_effect=comes), Mock()
     with pytest.raises(type(comes)):
         run_campaign(campaign)
-    assert len(ended) == cancelled
+    assert system.cancel.call_count == cancelled
 
 
-def test_a_second_ctrl_c_leaves_jobs_whose_name_was_told(farm, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
+def test_a_second_ctrl_c_leaves_jobs_whose_name_was_told(farm):
     campaign, system = farm()
     said: list[str] = []
-    monkeypatch.setattr(system, "active", interrupt)
-    monkeypatch.setattr(system, "cancel", interrupt)
+    system.active = system.cancel = Mock(side_effect=KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         run_campaign(campaign, say=said.append)
     assert said[-1] == f"cancelling job {said[0].split()[-1]}"
@@ -202,14 +185,6 @@ def test_a_name_with_a_line_break_is_refused_before_anything_is_submitted(farm, 
     assert system.submitted == []
 
 
-def test_a_second_run_submits_nothing_and_a_preview_shows_nothing(farm):
-    campaign, system = farm()
-    run_campaign(campaign)
-    state = run_campaign(campaign)
-    assert (len(system.submitted), state.skipped, state.events) == (1, 5, 0)
-    assert preview(campaign) == {}
-
-
 def test_the_job_of_a_command_that_was_killed_is_waited_for(farm):
     campaign, system = farm()
     batch = campaign.folder / "batch"
@@ -232,12 +207,8 @@ def test_results_of_several_weights_are_no_success(farm):
         run_campaign(campaign)
 
 
-def test_a_job_that_the_batch_system_refuses_is_told(farm, monkeypatch):
+def test_a_job_that_the_batch_system_refuses_is_told(farm):
     campaign, system = farm()
-
-    def refuse(job):
-        raise KitError("sbatch failed: invalid partition specified: cpu")
-
-    monkeypatch.setattr(system, "submit", refuse)
+    system.submit = Mock(side_effect=KitError("sbatch failed: invalid partition: cpu"))
     with pytest.raises(KitError, match="invalid partition"):
         run_campaign(campaign)
