@@ -88,28 +88,23 @@ class GraphFile(Events):
 
         EventFileError if its graph lacks something, or a part of it does not fit the others.
         """
-        name = self._names[index]
-        with _whole_graph(self._where(name)):
-            tensors = MappingProxyType(self._tensors(self._graph(name), self._where(name)))
-        return EventTensors(self.event_ids[index], str(self.path), tensors)
-
-    def _tensors(self, graph: Mapping[str, Array], where: str) -> dict[str, Array]:
-        hits, nexus = self._hits(graph, where)
-        there = hits | self._spacepoints(graph, nexus, where)
-        tensors = {}
-        for name, datatype in {**ALWAYS, **self._inputs}.items():
-            if name in there:
-                tensors[name] = convert(there[name], kind_of(datatype), f"{where}: {name}")
-            elif name in self._optional:
-                continue
-            elif hits:
-                raise EventFileError(
-                    f"{where} lacks {name}, which the model reads: "
-                    "send the file that the graphs were made of"
-                )
-            else:
-                tensors[name] = np.empty(0, kind_of(datatype))
-        return tensors
+        name, tensors = self._names[index], dict[str, Array]()
+        with _whole_graph(where := self._where(name)):
+            graph = self._graph(name)
+            hits, nexus = self._hits(graph, where)
+            there = hits | self._spacepoints(graph, nexus, where)
+            for tensor, datatype in {**ALWAYS, **self._inputs}.items():
+                kind = kind_of(datatype)
+                if tensor in there:
+                    tensors[tensor] = convert(there[tensor], kind, f"{where}: {tensor}")
+                elif tensor not in self._optional and hits:
+                    raise EventFileError(
+                        f"{where} lacks {tensor}, which the model reads: "
+                        "send the file that the graphs were made of"
+                    )
+                elif tensor not in self._optional:
+                    tensors[tensor] = np.empty(0, kind)
+        return EventTensors(self.event_ids[index], str(self.path), MappingProxyType(tensors))
 
     def truth(self, index: int) -> Truth:
         """Return the truth of an event, with its hits as `read` has them.
@@ -117,20 +112,18 @@ class GraphFile(Events):
         EventFileError as of `read`, and for a truth that does not fit the hits.
         """
         name = self._names[index]
-        with _whole_graph(self._where(name)):
-            return self._truth(self._graph(name), self._where(name))
-
-    def _truth(self, graph: Mapping[str, Array], where: str) -> Truth:
-        hits, _ = self._hits(graph, where, truth=True)
-        event, vertex = graph.get("evt/y"), graph.get("evt/y_vtx")
-        semantic = hits.get("y_semantic")
-        return Truth(
-            signal=None if semantic is None else semantic >= 0,
-            semantic=semantic,
-            instance=hits.get("y_instance"),
-            event=None if event is None or event.size != 1 else _class_of(event.ravel()[0]),
-            vertex=None if vertex is None or vertex.size != 3 else vertex.astype(float).ravel(),
-        )
+        with _whole_graph(where := self._where(name)):
+            graph = self._graph(name)
+            hits, _ = self._hits(graph, where, truth=True)
+            event, vertex = graph.get("evt/y"), graph.get("evt/y_vtx")
+            semantic = hits.get("y_semantic")
+            return Truth(
+                signal=None if semantic is None else semantic >= 0,
+                semantic=semantic,
+                instance=hits.get("y_instance"),
+                event=None if event is None or event.size != 1 else _class_of(event.ravel()[0]),
+                vertex=None if vertex is None or vertex.size != 3 else vertex.astype(float).ravel(),
+            )
 
     def _where(self, name: str) -> str:
         return f"{self.path}: {_GRAPHS}/{name}"

@@ -140,28 +140,23 @@ class _Datasets(Mapping[str, Column]):
 
     def __init__(self, group: h5py.Group, where: str, wide: Wide) -> None:
         self._group, self._where, self._wide = group, where, wide
-        self._found: dict[str, Column | None] = {}
+        self._found: dict[str, Column] = {}
         self._opened: set[str] = set()
 
     def __getitem__(self, name: str) -> Column:
-        if name not in self._found:
-            for wide, parts in self._wide.items():
-                if name in parts:
-                    self._open(wide)
+        for dataset in (*(wide for wide, parts in self._wide.items() if name in parts), name):
             if name not in self._found:
-                self._open(name)
-        if (column := self._found.setdefault(name, None)) is None:
-            raise KeyError(name)
-        return column
+                self._open(dataset)
+        return self._found[name]
 
     def __iter__(self) -> Iterator[str]:
         for name in self._group:
             if not name.startswith("event_id.seq"):
                 self._open(name)
-        return iter([name for name, column in self._found.items() if column is not None])
+        return iter(self._found)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return len(list(iter(self)))  # list(self) would ask for the length
 
     def _open(self, name: str) -> None:
         """Add the columns of a dataset, if it is there and of the shape of a column."""
