@@ -201,14 +201,12 @@ def _legend(
 ) -> None:
     from matplotlib.lines import Line2D
 
+    names = (*semantic_classes, "noise (filter < 0.5)")
     counts = np.bincount(labels.label[~labels.noise], minlength=len(palette))
-    entries = [
-        (n, c, counts[i]) for i, (n, c) in enumerate(zip(semantic_classes, palette, strict=True))
-    ]
-    entries.append(("noise (filter < 0.5)", _NOISE, int(labels.noise.sum())))
+    counts = np.append(counts, labels.noise.sum())
     handles = [
-        Line2D([], [], linestyle="", marker="o", markersize=9, color=colour, label=f"{n:,}")
-        for _, colour, n in entries
+        Line2D([], [], linestyle="", marker="o", markersize=9, color=colour, label=str(n))
+        for colour, n in zip((*palette, _NOISE), counts, strict=True)
     ]
     legend = figure.legend(
         handles=handles,
@@ -220,7 +218,7 @@ def _legend(
         handletextpad=0.1,
         columnspacing=1.5,
     )
-    for text, (name, _, count) in zip(legend.get_texts(), entries, strict=True):
+    for text, name, count in zip(legend.get_texts(), names, counts, strict=True):
         # Here: matplotlib before 3.10 leaves out labels that begin with an underscore.
         text.set(text=f"{name} {count:,}", parse_math=False)
         # A class without hits stays, so that the legends of many events can be compared.
