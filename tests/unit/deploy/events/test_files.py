@@ -105,25 +105,16 @@ def test_a_wrong_index_without_ids_is_an_error(tmp_path):
         EventFile(tmp_path / "a.h5")
 
 
-def test_a_file_without_any_event_id_is_one_event(tmp_path):
-    write_pynuml(
-        tmp_path / "a.h5",
-        [((9, 9, 9), *make_event(3, 1))],
-        ids=False,
-        sequence=False,
-        event_table=False,
-    )
-    assert [e for e, _ in read_all(tmp_path / "a.h5")] == [(0, 0, 0)]
-
-
-def test_flat_columns_with_run_subrun_and_event_are_read(tmp_path):
+def test_flat_columns_with_run_subrun_and_event_are_read_and_nan_is_no_hit(tmp_path):
     hits, spacepoints = make_event(4, 2)
+    spacepoints["hit_id"] = np.array([[0, -1, 1], [2, 3, -1]])
+    stored = np.where(spacepoints["hit_id"] < 0, np.nan, spacepoints["hit_id"])
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for name, values in hits.items():
             file[f"hit_table/{name}"] = values
         file["spacepoint_table/spacepoint_id"] = spacepoints["spacepoint_id"]
         for i, plane in enumerate("uvy"):
-            file[f"spacepoint_table/hit_id_{plane}"] = spacepoints["hit_id"][:, i].astype(float)
+            file[f"spacepoint_table/hit_id_{plane}"] = stored[:, i]
         for table, rows in (("hit_table", 4), ("spacepoint_table", 2)):
             for i, key in enumerate(("run", "subrun", "event")):
                 file[f"{table}/{key}"] = np.full(rows, 5 + i)
@@ -289,15 +280,6 @@ def test_an_id_that_is_no_whole_number_is_refused(tmp_path, table, value):
         file[f"{table}/event_id"][1, 2] = value
     with pytest.raises(EventFileError, match=re.escape(f"{table}: event is {value} in row 1: ids")):
         EventFile(path)
-
-
-def test_a_missing_spacepoint_hit_means_no_hit(tmp_path):
-    hits, spacepoints = make_event(4, 2)
-    spacepoints["hit_id"] = np.array([[0, np.nan, 1], [2, 3, np.nan]])
-    write_pynuml(tmp_path / "a.h5", [((1, 1, 1), hits, spacepoints)])
-    ((_, tensors),) = read_all(tmp_path / "a.h5")
-    assert tensors["spacepoint_table_hit_id_v"] == [-1, 3]
-    assert tensors["spacepoint_table_hit_id_y"] == [1, -1]
 
 
 class _Hostile:
