@@ -159,13 +159,6 @@ def test_an_event_fails_alone_and_only_what_the_model_refuses_is_refused_for_goo
     assert outcomes[3] == Failure((1, 1, 3), "a.h5", reason, refused=refused)
 
 
-def test_an_event_that_could_not_be_read_keeps_its_place():
-    unreadable = Failure((1, 1, 1), "a.h5", "damaged")
-    events: list[EventTensors | Failure] = [make_event(0), unreadable, make_event(2)]
-    outcomes = sent(events, outputs_for)
-    assert numbers(outcomes) == [(0, True), (1, False), (2, True)]
-
-
 @pytest.mark.usefixtures("quick")
 def test_a_server_that_comes_back_is_waited_for():
     asked = itertools.count()
