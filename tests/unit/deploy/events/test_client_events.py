@@ -4,6 +4,7 @@ import re
 import shutil
 from itertools import chain
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -17,12 +18,14 @@ from tests.inputs import EVENTS
 from tests.unit.deploy.events.played import EVENT, Fake
 
 
-@pytest.fixture(autouse=True)
-def _fake(monkeypatch):
+@pytest.fixture
+def client(monkeypatch):
     monkeypatch.setattr(module, "TritonTransport", Fake)
+    with Client("grpc://one") as client:
+        yield client
 
 
-def test_an_event_that_cannot_be_read_fails_alone(tmp_path):
+def test_an_event_that_cannot_be_read_or_is_refused_fails_alone_in_its_place(client, tmp_path):
     path = tmp_path / "bad.h5"
     shutil.copy(EVENTS, path)
     with h5py.File(path, "r+") as file:
@@ -32,23 +35,23 @@ def test_an_event_that_cannot_be_read_fails_alone(tmp_path):
         wires[row] = np.nan
         del file["hit_table/local_wire"]
         file["hit_table/local_wire"] = wires
-    with Client("grpc://one") as client:
-        events = list(client.read(path))
-        found = list(client.label_all(client.read(path)))
-        with pytest.raises(RequestError, match="not an int32"):
-            client.label(events[1])
+    events = list(client.read(path))
+    refused = {**EVENT, "integral": np.full(4, 2e6, np.float32)}
+    *found, last = client.label_all([*events, refused], progress=True)
+    with pytest.raises(RequestError, match="not an int32"):
+        client.label(events[1])
     assert [each.event_id for each in found] == [each.event_id for each in events]
     assert [each for each in found if isinstance(each, Failure)] == [events[1]] == [found[1]]
     assert "local_wire row 0 of the event is nan: not an int32" in found[1].reason
+    assert last == Failure((0, 0, 0), "", "hit_table/integral row 0 is 2e+06: above 1e6")
 
 
-def test_what_cannot_be_opened_is_told_after_the_answers_before_it(tmp_path):
-    with Client("grpc://one") as client:
-        events = chain(client.read(EVENTS), client.read(tmp_path / "none.h5"))
-        found = []
-        with pytest.raises(EventFileError, match="no such file"):
-            found.extend(client.label_all(events))
-        assert len(found) == len(list(client.read(EVENTS)))
+def test_what_cannot_be_opened_is_told_after_the_answers_before_it(client, tmp_path):
+    events = chain(client.read(EVENTS), client.read(tmp_path / "none.h5"))
+    found = []
+    with pytest.raises(EventFileError, match="no such file"):
+        found.extend(client.label_all(events))
+    assert len(found) == len(list(client.read(EVENTS)))
 
 
 _IDS = "spacepoint_table_hit_id_u"
@@ -72,19 +75,18 @@ _IDS = "spacepoint_table_hit_id_u"
         (None, "an event is a mapping of columns by their names, not NoneType"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_sent_as_it_is_fails_alone(columns, reason):
+def test_what_cannot_be_sent_as_it_is_fails_alone(client, columns, reason):
     bad = columns and {**EVENT, **columns}
-    with Client("grpc://one") as client:
-        first, failure, last = client.label_all([EVENT, bad, EVENT])
-        assert isinstance(first, Labelled)
-        assert isinstance(last, Labelled)
-        assert isinstance(failure, Failure)
-        assert failure.reason.startswith(reason)
-        with pytest.raises(RequestError, match=re.escape(reason)):
-            client.label(bad)
+    first, failure, last = client.label_all([EVENT, bad, EVENT])
+    assert isinstance(first, Labelled)
+    assert isinstance(last, Labelled)
+    assert isinstance(failure, Failure)
+    assert failure.reason.startswith(reason)
+    with pytest.raises(RequestError, match=re.escape(reason)):
+        client.label(bad)
 
 
-def test_a_mapping_is_sent_as_the_same_columns_of_a_file_would_be(monkeypatch):
+def test_a_mapping_is_sent_as_the_same_columns_of_a_file_would_be(client, monkeypatch):
     sent: dict[str, Any] = {}
     monkeypatch.setattr(Fake, "infer", lambda _, model, tensors: sent.update(tensors))
     given = {
@@ -92,8 +94,7 @@ def test_a_mapping_is_sent_as_the_same_columns_of_a_file_would_be(monkeypatch):
         "local_time": [1, 2], "integral": [0.5, 1], "rms": (), _IDS: [np.nan, 1.0],
         "more": [1.5, 2],
     }  # fmt: skip
-    with Client("grpc://one") as client:
-        list(client.label_all([given]))
+    list(client.label_all([given]))
     assert {name: (each.dtype, each.tolist()) for name, each in sent.items()} == {
         "hit_table_hit_id": (np.int32, [0, 1]),
         "hit_table_local_plane": (np.int32, [1, 0]),
@@ -106,13 +107,9 @@ def test_a_mapping_is_sent_as_the_same_columns_of_a_file_would_be(monkeypatch):
     }
 
 
-def test_an_unforeseen_fault_of_one_event_is_an_error_of_the_kit(monkeypatch):
-    def stumble(*request: Any) -> dict[str, Any]:
-        raise ZeroDivisionError("division\nby zero")
-
-    monkeypatch.setattr(Fake, "infer", stumble)
-    with Client("grpc://one") as client:
-        with pytest.raises(KitError, match=r"^ZeroDivisionError: division by zero$"):
-            client.label(EVENT)
-        [failure] = client.label_all([EVENT])
+def test_an_unforeseen_fault_of_one_event_is_an_error_of_the_kit(client, monkeypatch):
+    monkeypatch.setattr(Fake, "infer", Mock(side_effect=ZeroDivisionError("division\nby zero")))
+    with pytest.raises(KitError, match=r"^ZeroDivisionError: division by zero$"):
+        client.label(EVENT)
+    [failure] = client.label_all([EVENT])
     assert failure == Failure((0, 0, 0), "", "ZeroDivisionError: division by zero", refused=False)
