@@ -187,12 +187,12 @@ class Detector(Fake):
         return outputs
 
 
-def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(tmp_path, monkeypatch):
+def test_results_have_whatever_planes_and_heads_a_model_has(tmp_path, monkeypatch):
     monkeypatch.setattr(client, "TritonTransport", Detector)
     monkeypatch.setattr(asked, "default_endpoint", lambda protocol: "localhost")
     events = write(tmp_path / "a.h5", 4, newer=True)
-    out, displays = tmp_path / "r.h5", tmp_path / "png"
-    assert infer.main([str(events), "--out", str(out), "--display", str(displays)]) == 0
+    out = tmp_path / "r.h5"
+    assert infer.main([str(events), "--out", str(out)]) == 0
     with h5py.File(out) as file:
         hits = file["hit_table"]
         assert file.attrs["planes"] == "u,v,w,z"
@@ -202,4 +202,3 @@ def test_results_and_displays_have_whatever_planes_and_heads_a_model_has(tmp_pat
         assert (hits["x_i"].dtype, hits["x_i"][3, 0]) == (np.int32, 2)
         assert "filter_score" not in hits
         assert file["event_table/n_evt"][:, 0].tolist() == [7]
-    assert len(list(displays.iterdir())) == 1
