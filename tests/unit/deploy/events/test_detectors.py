@@ -148,26 +148,23 @@ class Server(TritonTransport):
         return {"get_model_metadata": self.metadata_, "get_model_config": self.config}.get(method)
 
 
-def test_a_server_says_planes_and_what_may_be_left_out():
-    inputs = {**inputs_of(FOUR, "tpc"), **POSITION}
-    config = {"input": [{"name": n, "optional": n in POSITION} for n in inputs]}
-    model = Server(inputs, config).describe("m")
-    assert model.planes == planes_of(inputs) == FOUR
-    assert model.optional == POSITION.keys()
-    # Where the configuration is closed, only what every client sends is known to be needed.
-    closed = Server({**INPUTS, **POSITION}, {}).describe("m")
-    assert closed.optional == POSITION.keys()
-
-
 @pytest.mark.parametrize("without", [(), ("position",)])
-def test_optional_inputs_are_sent_if_the_file_has_them(tmp_path, without):
-    inputs = {**inputs_of(TWO), **POSITION}
+def test_a_server_says_planes_and_what_may_be_left_out_and_that_is_sent_if_the_file_has_it(
+    tmp_path, without
+):
+    inputs = {**inputs_of(FOUR, "tpc"), **POSITION}
     server = Server(inputs, {"input": [{"name": n, "optional": n in POSITION} for n in inputs]})
     model = server.describe("m")
-    path = write(tmp_path / "a.h5", 2, without=without)
+    assert model.planes == planes_of(inputs) == FOUR
+    assert model.optional == POSITION.keys()
+    path = write(tmp_path / "a.h5", len(FOUR), without=without)
     server.infer(model, read(path, model.inputs, model.optional))
     wanted = set(inputs) - (set(POSITION) if without else set())
     assert sorted(server.sent) == sorted(wanted)
+
+
+def test_where_a_configuration_is_closed_only_what_every_client_sends_is_needed():
+    assert Server({**INPUTS, **POSITION}, {}).describe("m").optional == POSITION.keys()
 
 
 class Detector(Fake):
