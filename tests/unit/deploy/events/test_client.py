@@ -94,10 +94,10 @@ def test_what_waits_when_a_client_is_closed_ends_in_its_own_error(monkeypatch):
 
     monkeypatch.setattr(Fake, "infer", infer)
     client = Client("grpc://one", concurrency=1)
-    with ThreadPoolExecutor(3) as others:
-        asked = [others.submit(client.label, EVENT) for _ in range(2)]
+    asked = [client._submit(EVENT) for _ in range(2)]
+    with ThreadPoolExecutor() as other:
         began.wait()
-        others.submit(client.close)
+        other.submit(client.close)
         client._stopped.wait()
         goes_on.set()
     errors = {str(each.exception()): type(each.exception()) for each in asked}
