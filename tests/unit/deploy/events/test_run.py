@@ -30,10 +30,15 @@ def sent(out: Path, connect: Any = Fake, **more: Any) -> Tally:
     return send([EVENTS], MODEL, "http://x", connect, out=out, **more)
 
 
-def test_a_display_that_cannot_be_written_costs_no_results(tmp_path, monkeypatch):
+def test_each_event_has_a_display_and_one_that_cannot_be_written_costs_no_results(
+    tmp_path, monkeypatch
+):
     out, displays = tmp_path / "results.h5", tmp_path / "displays"
+    monkeypatch.setattr(display, "draw", lambda *_: Figure((1, 1)))
+    tally = sent(out, displays=tmp_path / "new")
+    assert sorted(tally.displays) == sorted((tmp_path / "new").iterdir())
+    assert len(tally.displays) == len(tally.latencies) > 0
     displays.touch()
-    monkeypatch.setattr(display, "draw", lambda *_: Figure())
     tally = sent(out, displays=displays)
     assert tally.ended.cause.endswith("cannot be written: File exists")
     assert tally.ended.remedy == "choose another --display"
