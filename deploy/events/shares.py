@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from deploy.events.bulk import (
     remove_abandoned,
 )
 from deploy.events.inference import Failure
-from deploy.host.batch.jobs import BatchSystem, Job, Task, watch
+from deploy.host.batch.jobs import BatchSystem, Job, watch
 from deploy.host.batch.settings import SYSTEMS, BatchSettings
 from deploy.host.console import Say, counted
 from deploy.host.errors import ClientError, Ended, KitError
@@ -172,7 +172,9 @@ class _Run:
                 self._stuck |= {n: task.stuck for n, task in tasks.items() if task.stuck}
                 there = {entry.name for entry in os.scandir(self.campaign.folder)}
                 self.state.done = sum(record_name(path) in there for path in self.campaign.files)
-                self.progress(self.state, _in_words(tasks))
+                running = sum(task.running for task in tasks.values())
+                words = f"{counted(running, 'task')} running, {len(tasks) - running} waiting"
+                self.progress(self.state, words)
         except Ended:  # whoever logs out finds them again
             raise
         except KeyboardInterrupt:
@@ -203,11 +205,6 @@ class _Run:
                 self.reasons[path] = named.get(path, why)
             if not named:
                 self.say(f"task {number} of {job.name}: {why}")
-
-
-def _in_words(tasks: Mapping[int, Task]) -> str:
-    running = sum(task.running for task in tasks.values())
-    return f"{counted(running, 'task')} running, {len(tasks) - running} waiting"
 
 
 def _count(campaign: Campaign, state: Progress, before: set[Path], left: Sequence[Path]) -> None:
