@@ -28,7 +28,7 @@ from deploy.host.errors import (
 )
 from deploy.host.files import digest_of, marks_of
 from deploy.host.gpu import GpuStack, find_gpus
-from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY, cache_folder
+from deploy.host.paths import DIST, ENVIRONMENT_SOURCE, MODEL_REPOSITORY
 from deploy.triton.config import ModelConfig, config_of, is_complete, made_for_cpu, stub_count
 from deploy.triton.release import RELEASES, TritonRelease
 from deploy.triton.response_cache import uses_cache
@@ -211,7 +211,7 @@ class Resolved:
     @cached_property
     def packed(self) -> GivenEnvironment:
         archive = self.archive.resolve()
-        given = look_into(archive, cache_folder())
+        given = look_into(archive)
         check_usable(given, numpy_below=self.release.numpy_below, in_container=True)
         if given.digest is None or given.python is None:
             remedy = "--archive with one made by numlkit build --target env"
@@ -243,7 +243,7 @@ class Resolved:
         for model in self.site:
             if model.environment is not None:
                 with of_model(model.name):
-                    found[model.environment] = look_into(model.environment, cache_folder())
+                    found[model.environment] = look_into(model.environment)
         return found
 
     def environment_of(self, model: SiteModel) -> GivenEnvironment | None:
@@ -264,9 +264,9 @@ class Resolved:
         for model in self.site:
             if model.environment is not None:
                 with of_model(model.name):
-                    look_into(model.environment, cache_folder(), say)
+                    look_into(model.environment, say)
         if self.uses_archive:
-            look_into(self.archive.resolve(), cache_folder(), say)
+            look_into(self.archive.resolve(), say)
 
     @property
     def extracted_bytes(self) -> int:

@@ -21,6 +21,7 @@ from deploy.host.archives import DAMAGED, GZIP, unzipped
 from deploy.host.console import Say
 from deploy.host.errors import EnvironmentSetupError
 from deploy.host.files import built_folder, locked, marks_of
+from deploy.host.paths import cache_folder
 
 _FACTS = "facts-2.json"  # those of an older kit may name a Python that is none
 _USTAR, _USTAR_AT = b"ustar", 257
@@ -61,7 +62,7 @@ class GivenEnvironment(BaseModel, frozen=True):
     digest: str | None = None
 
 
-def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnvironment:
+def look_into(path: Path, say: Say = lambda _: None) -> GivenEnvironment:
     """Inspect an environment; an archive is read once, to the end, to see that it is complete."""
     try:
         if path.is_dir():
@@ -70,7 +71,7 @@ def look_into(path: Path, cache: Path, say: Say = lambda _: None) -> GivenEnviro
         seen = marks_of(path)
     except OSError as error:
         raise EnvironmentSetupError(f"execution environment {path}: {error.strerror}") from None
-    kept = cache / "packed" / hashlib.sha256(seen.encode()).hexdigest()[:16]
+    kept = cache_folder() / "packed" / hashlib.sha256(seen.encode()).hexdigest()[:16]
     with locked(kept.with_suffix(".lock")):
         with suppress(OSError, ValidationError):
             return GivenEnvironment.model_validate_json((kept / _FACTS).read_bytes())
@@ -179,7 +180,9 @@ def _facts(
     found = set(names)
     pythons = {m[1] for name in found if (m := _STDLIB.fullmatch(name))}
     # Conda has a link lib/python3.1, to python3.11; an older Python may have left its folder.
-    python = max(pythons, key=lambda each: (each in libraries, *_numbers(each)), default=None)
+    python = max(
+        pythons, key=lambda each: (each in libraries, *map(int, each.split("."))), default=None
+    )
     numpies = sorted(m[2] for name in found if (m := _NUMPY.fullmatch(name)) and m[1] == python)
     return GivenEnvironment(
         path=path,
@@ -191,10 +194,6 @@ def _facts(
         virtual="pyvenv.cfg" in found,
         **others,
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
 
 
 def _digest(marker: bytes) -> str | None:
