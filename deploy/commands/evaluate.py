@@ -38,7 +38,7 @@ def parser() -> Parser:
 def _evaluate(options: argparse.Namespace, console: Console) -> int:
     plot: Path | None = options.plot
     if plot is not None:
-        check_picture(plot, "--plot")
+        check_picture(plot)
     training = None if options.training is None else read_training(options.training)
     client = client_of(options)
     model = client.model

@@ -104,7 +104,7 @@ def _tenant(text: str) -> Tenant:
 def _load(options: argparse.Namespace, console: Console) -> int:
     plot: Path | None = options.plot
     if plot is not None:
-        check_picture(plot, "--plot")
+        check_picture(plot)
     names = [each.name for each in options.tenant]
     for name in names:
         if names.count(name) > 1:

@@ -151,16 +151,16 @@ def _is_ours(name: object) -> bool:
     return any(place.is_relative_to(one) or one.is_relative_to(place) for one in ours)
 
 
-def check_picture(path: Path, flag: str) -> None:
+def check_picture(path: Path) -> None:
     """Refuse a place where no PNG can be written, before anything is done for it."""
     if not path.parent.is_dir():
         folder = str(path.parent)
         raise DeploymentError(f"no such folder: {folder}", f"mkdir -p {quote(folder)}")
     if path.suffix != ".png" or path.is_dir():
-        raise DeploymentError(f"{flag} {path}: a PNG is drawn", f"{flag} with a file called *.png")
+        raise DeploymentError(f"--plot {path}: a PNG is drawn", "--plot with a file called *.png")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        cause = f"{flag} {path}: this user may not write to {path.parent}"
-        raise DeploymentError(cause, f"choose another {flag}")
+        cause = f"--plot {path}: this user may not write to {path.parent}"
+        raise DeploymentError(cause, "choose another --plot")
 
 
 def assignments(values: Sequence[str] | None, flag: str) -> dict[str, Path] | None:
