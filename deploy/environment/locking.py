@@ -26,12 +26,7 @@ _MAKER = "numlkit lock"
 
 
 def lock(
-    source: Path,
-    flavour: Flavour,
-    *,
-    python: str = PYTHON,
-    numpy_below: int | None,
-    say: Say,
+    source: Path, flavour: Flavour, *, python: str = PYTHON, numpy_below: int | None, say: Say
 ) -> list[Path]:
     """Write the lock of a flavour for a Python (``X.Y``), torch's apart where it is wanted.
 

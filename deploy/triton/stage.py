@@ -18,13 +18,7 @@ from deploy.triton.config import (
     write_config,
 )
 from deploy.triton.stub import StubFiles, write_stub
-from numl_formats.repository import (
-    CODE,
-    CONFIG,
-    DATA_FILES,
-    NO_BYTECODE,
-    later,
-)
+from numl_formats.repository import CODE, CONFIG, DATA_FILES, NO_BYTECODE, later
 
 VERSION = "1"
 

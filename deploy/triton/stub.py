@@ -34,7 +34,7 @@ def stub_of_wheel(distribution: TritonDistribution, libpython: Path | None) -> S
     """Return the stub of a Triton wheel; ``libpython`` None: the system has it."""
     runtime = next(distribution.libraries.glob("libcudart-*"))
     libraries = (runtime,) if libpython is None else (runtime, libpython)
-    return StubFiles(distribution.backends / "python" / STUB, libraries)
+    return StubFiles(distribution.stub, libraries)
 
 
 def python_of_stub(program: Path) -> str:
