@@ -23,11 +23,8 @@ def candidate(tmp_path, monkeypatch):
     return program
 
 
-def test_a_pre_release_is_passed_over(candidate):
+def test_a_pre_release_is_passed_over_and_refused_if_it_is_given(candidate):
     assert find_interpreter(["3.11"]) is None
-
-
-def test_a_pre_release_that_is_given_is_refused(candidate):
     with pytest.raises(EnvironmentSetupError) as caught:
         given_interpreter(candidate, ["3.11"])
     assert caught.value.cause == f"{candidate} is Python 3.11.0 candidate 1, a pre-release"
@@ -45,25 +42,15 @@ libpython3.10 | 3.10.12-1~22.04.11 | http://archive.example.org jammy-updates/ma
 libpython3.10 | 3.10.4-3 | http://archive.example.org jammy/main amd64 Packages
 libpython3.11 | {version} | http://archive.example.org jammy-updates/universe amd64 Packages
 """
-
-
 CANDIDATE = "3.11.0~rc1-1~22.04.1"
 
 
 @pytest.mark.parametrize(
     ("version", "wanted", "packages"),
     [
-        (
-            "3.11.14-1+jammy1",
-            ["3.11", "3.12"],
-            ["python3.11", "python3.11-venv", "libpython3.11"],
-        ),
-        (CANDIDATE, ["3.11", "3.12"], []),
-        (
-            CANDIDATE,
-            ["3.11", "3.12", "3.10"],
-            ["python3.10", "python3.10-venv", "libpython3.10"],
-        ),
+        ("3.11.14-1+jammy1", "3.11 3.12", "python3.11 python3.11-venv libpython3.11"),
+        (CANDIDATE, "3.11 3.12", ""),
+        (CANDIDATE, "3.11 3.12 3.10", "python3.10 python3.10-venv libpython3.10"),
     ],
 )
 def test_of_what_is_listed_the_best_that_is_no_pre_release_is_named(
@@ -72,4 +59,4 @@ def test_of_what_is_listed_the_best_that_is_no_pre_release_is_named(
     listed = SimpleNamespace(stdout=LISTED.format(version=version))
     monkeypatch.setattr(module.subprocess, "run", lambda *_words, **_named: listed)
     monkeypatch.setattr(module.Path, "resolve", lambda _self: Path("/usr/bin/python3.9"))
-    assert module._debian_packages(wanted) == packages
+    assert module._debian_packages(wanted.split()) == packages.split()

@@ -1,5 +1,4 @@
 import re
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +14,23 @@ LOCKS = ENVIRONMENT_SOURCE / "locks"
 def test_the_tracked_locks_hold_nugraph_s_stack_and_nothing_that_inference_never_needs(flavour):
     versions = read_lock(LOCKS, flavour).versions
     wanted = {"torch", "torch-geometric", "pytorch-lightning", "pynuml", "nugraph", "mpich"}
-    wanted |= read_lock(LOCKS, "serving").versions.keys()
-    assert wanted <= versions.keys()
-    assert versions["numpy"].startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"
+    serving = read_lock(LOCKS, "serving").versions
+    assert serving.keys() == {"numpy", "safetensors"}
+    assert wanted | serving.keys() <= versions.keys()
+    for numpy in (versions["numpy"], serving["numpy"]):
+        assert numpy.startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"
     assert versions.keys().isdisjoint({"wandb", "cuml-cu12", "jupyter", "notebook", "ipython"})
 
 
-def test_what_serves_on_a_cpu_is_two_packages():
-    versions = read_lock(LOCKS, "serving").versions
-    assert versions.keys() == {"numpy", "safetensors"}
-    assert versions["numpy"].startswith("1."), "Triton 24.10 answers empty tensors with numpy 2"
-
-
-def test_the_cpu_lock_cannot_bring_cuda():
-    versions = read_lock(LOCKS, "cpu").versions
-    assert versions["torch"].endswith("+cpu")
-    assert not [name for name in versions if name.startswith("nvidia")]
+def test_the_cpu_lock_cannot_bring_cuda_and_is_not_for_gpus():
+    lock = read_lock(LOCKS, "cpu")
+    assert lock.versions["torch"].endswith("+cpu")
+    assert not [name for name in lock.versions if name.startswith("nvidia")]
+    with pytest.raises(EnvironmentSetupError) as caught:
+        lock.gpu_needs()
+    assert caught.value.cause == (
+        f"torch 2.13.0+cpu of lock file {LOCKS / 'cpu.txt'} is not for GPUs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,21 +58,15 @@ TORCH = "torch==2.13.0+cpu\n"
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ({}, "No such file"),
-        (
-            {"torch-cpu": TORCH, "cpu": "# heading\nnumpy>=1\n"},
-            r"cpu\.txt, line 2: not an exact version",
-        ),
-        (
-            {"torch-cpu": f"# {TORCH}", "cpu": "numpy==1.26.4 \\\n"},
-            r"torch-cpu\.txt: it does not list torch",
-        ),
-        ({"torch-cpu": TORCH, "cpu": "\x1f\x8b\udcff"}, r"/cpu\.txt: not a text file"),
+        ((), "No such file"),
+        ((TORCH, "# heading\nnumpy>=1\n"), r"cpu\.txt, line 2: not an exact version"),
+        ((f"# {TORCH}", "numpy==1.26.4 \\\n"), r"torch-cpu\.txt: it does not list torch"),
+        ((TORCH, "\x1f\x8b\udcff"), r"/cpu\.txt: not a text file"),
     ],
     ids=["none", "no exact version", "no torch", "no text"],
 )
 def test_what_is_no_lock_is_named(tmp_path, files, says):
-    for name, text in files.items():
+    for name, text in zip(("torch-cpu", "cpu"), files, strict=False):
         (tmp_path / f"{name}.txt").write_text(text, errors="surrogateescape")
     with pytest.raises(EnvironmentSetupError, match=says):
         read_lock(tmp_path, "cpu")
@@ -87,34 +81,14 @@ def test_a_file_with_another_name_than_a_locks_is_none(tmp_path):
     assert locked_pythons(tmp_path, "cpu") == ("3.11", "3.12", "3.9")
 
 
-def test_the_gpu_lock_tells_what_its_torch_needs_of_the_host():
+def test_a_gpu_lock_tells_what_its_torch_needs_of_the_host(tmp_path):
     needs = read_lock(LOCKS, "gpu").gpu_needs()
     assert needs == GpuNeeds("torch 2.13.0", "13.0", driver=580, compute_capability=(7, 5))
-
-
-def _gpu_lock(folder: Path, runtime: str) -> None:
-    (folder / "torch-gpu.txt").write_text("torch==2.7.1\n")
-    (folder / "gpu.txt").write_text(f"numpy==1.26.4\n{runtime}\n")
-
-
-def test_the_cuda_12_runtime_is_known_by_its_longer_name(tmp_path):
-    _gpu_lock(tmp_path, "nvidia-cuda-runtime-cu12==12.6.77")
+    (tmp_path / "torch-gpu.txt").write_text("torch==2.7.1\n")
+    (tmp_path / "gpu.txt").write_text("nvidia-cuda-runtime-cu12==12.6.77\n")
     needs = read_lock(tmp_path, "gpu").gpu_needs()
     assert needs == GpuNeeds("torch 2.7.1", "12.6", driver=525, compute_capability=(5, 0))
-
-
-def test_a_cuda_that_the_kit_does_not_know_is_named(tmp_path):
-    _gpu_lock(tmp_path, "nvidia-cuda-runtime==99.1.2")
-    with pytest.raises(EnvironmentSetupError) as caught:
+    (tmp_path / "gpu.txt").write_text("nvidia-cuda-runtime==99.1.2\n")
+    said = r"^torch 2\.7\.1 is built for CUDA 99\.1, whose driver the kit does not know$"
+    with pytest.raises(EnvironmentSetupError, match=said):
         read_lock(tmp_path, "gpu").gpu_needs()
-    assert caught.value.cause == (
-        "torch 2.7.1 is built for CUDA 99.1, whose driver the kit does not know"
-    )
-
-
-def test_a_lock_without_cuda_is_not_for_gpus():
-    with pytest.raises(EnvironmentSetupError) as caught:
-        read_lock(LOCKS, "cpu").gpu_needs()
-    assert caught.value.cause == (
-        f"torch 2.13.0+cpu of lock file {LOCKS / 'cpu.txt'} is not for GPUs"
-    )
