@@ -17,12 +17,9 @@ class Terminal(io.StringIO):
 ODD = "--publish=127.0.0.1:1234:8000 a :100: b [red]\tc\a\r"
 
 
-def test_a_line_that_is_piped_is_what_was_said(capsysbinary):
+def test_a_line_that_is_piped_is_what_was_said_and_a_log_s_keeps_every_byte(capsysbinary):
     Console().line(ODD)
     assert capsysbinary.readouterr().out == f"{ODD}\n".encode()
-
-
-def test_a_log_s_line_that_is_piped_keeps_every_byte(capsysbinary):
     Console().log_line(bytes(range(256)).replace(b"\n", b""))
     assert capsysbinary.readouterr().out == bytes(range(256)).replace(b"\n", b"") + b"\n"
 

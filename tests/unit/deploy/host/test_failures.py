@@ -222,7 +222,7 @@ APPTAINER: Words = [
 
 
 @pytest.mark.parametrize(("text", "cause"), [*TRITON, *DOCKER, *APPTAINER])
-def test_a_program_s_words_become_a_cause_in_one_line(text, cause):
+def test_a_program_s_words_become_a_cause_and_a_remedy_in_one_line_each(text, cause):
     # Of a server it is one message among others; an engine says nothing else.
     found = diagnose(f"I1121 something else\n{text}\nI1121 and more\n")
     assert found.cause == cause
@@ -282,11 +282,8 @@ def test_last_words_are_those_that_say_something():
     assert last_words("") == "it printed nothing"
 
 
-def test_a_server_that_may_start_no_more_threads_is_not_waited_for():
+def test_a_server_without_more_threads_or_the_cache_it_was_asked_for_is_not_waited_for():
     # Triton waits for the stub that ended by it until --timeout.
     assert is_hopeless("  what():  Resource temporarily unavailable")
-
-
-def test_a_server_without_the_response_cache_that_it_was_asked_for_is_not_waited_for():
     said = "Invalid argument: unable to find 'libtritoncache_local.so' for cache. Searched: /caches"
     assert is_hopeless(said, for_all=True)

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from contextlib import nullcontext
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,17 +20,19 @@ from deploy.host.files import (
 )
 
 
-def test_a_folder_that_fails_half_way_leaves_nothing(tmp_path):
-    target = tmp_path / "out"
+@pytest.mark.parametrize("folder_for", [work_folder, built_folder])
+def test_nothing_is_left_of_a_build_that_ends_early(tmp_path, folder_for):
+    out = tmp_path / "dist" / "numl.sif"
 
-    def fail_half_way() -> None:
-        with built_folder(target) as folder:
-            (folder / "half").write_text("x")
-            raise RuntimeError
+    def interrupted() -> None:
+        with folder_for(out) as scratch:
+            (scratch / "half").write_text("x")
+            (scratch / "closed").mkdir(mode=0o500)
+            raise KeyboardInterrupt
 
-    with pytest.raises(RuntimeError):
-        fail_half_way()
-    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(out.parent.iterdir()) == []
 
 
 def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path):
@@ -50,35 +52,19 @@ def test_a_folder_replaces_the_one_before_and_clears_interrupted_builds(tmp_path
      (errno.ENOSYS, True), (errno.ENOSPC, False)],
 )  # fmt: skip
 def test_a_file_is_copied_where_it_can_have_no_hard_link(tmp_path, monkeypatch, number, copied):
-    def refuse(_source: str, _target: str) -> None:
-        raise OSError(number, os.strerror(number))
-
     source, target = tmp_path / "a", tmp_path / "b"
     source.write_text("x")
     source.chmod(0o750)
     link_or_copy(str(source), str(target))
     assert target.samefile(source)
     target.unlink()
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(number, os.strerror(number))))
     with nullcontext() if copied else pytest.raises(OSError, match="No space left"):
         link_or_copy(str(source), str(target))
     assert target.exists() == copied
     if copied:
         assert (target.read_text(), target.stat().st_mode & 0o777) == ("x", 0o750)
         assert not target.samefile(source)
-
-
-def test_nothing_is_left_of_a_build_that_ends_early(tmp_path):
-    out = tmp_path / "dist" / "numl.sif"
-
-    def interrupted() -> None:
-        with work_folder(out) as scratch:
-            (scratch / "closed").mkdir(mode=0o500)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert list(out.parent.iterdir()) == []
 
 
 def test_what_a_killed_build_left_is_removed_and_other_files_stay(tmp_path):
@@ -105,25 +91,26 @@ def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_the_digest_depends_on_names_and_contents(tmp_path):
+def test_a_digest_depends_on_names_and_contents(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
-    a.write_text("1")
+    a.write_text("abc")
     b.write_text("2")
+    assert sha256_of(a).startswith("ba7816bf")
     one = digest_of([a, b], base=tmp_path)
     assert one == digest_of([b, a], base=tmp_path)
     b.write_text("3")
     assert one != digest_of([a, b], base=tmp_path)
 
 
-def test_a_files_digest_is_that_of_its_bytes(tmp_path):
-    (tmp_path / "file").write_bytes(b"abc")
-    assert sha256_of(tmp_path / "file").startswith("ba7816bf")
-
-
 def test_who_waits_for_a_lock_is_told_so_once(tmp_path):
     told: list[str] = []
+
+    def hold() -> None:
+        with locked(tmp_path / "lock", waiting=lambda: told.append("waits")):
+            told.append("holds")
+
     with locked(tmp_path / "lock", waiting=lambda: told.append("first")):
-        other = threading.Thread(target=lambda: _hold(tmp_path / "lock", told))
+        other = threading.Thread(target=hold)
         other.start()
         while not told:
             time.sleep(0.01)
@@ -158,16 +145,9 @@ def test_what_goes_wrong_under_a_lock_is_not_taken_for_a_lock_that_is_gone(tmp_p
         (tmp_path / "none").read_text()
 
 
-def _hold(lock: Path, told: list[str]) -> None:
-    with locked(lock, waiting=lambda: told.append("waits")):
-        told.append("holds")
-
-
 def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch):
-    def flock(*_: object) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", flock)
+    refused = OSError(errno.ENOSYS, "Function not implemented")
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=refused))
     for lock in (locked, unless_locked):
         with pytest.raises(OSError, match="cannot be locked") as caught, lock(tmp_path / "lock"):
             pass

@@ -88,108 +88,71 @@ def test_without_mig_in_use_a_gpu_is_not_divided(mig):
     assert [gpu.divided for gpu in found.gpus] == [False]
 
 
-@pytest.mark.parametrize(
-    ("card", "cause", "remedy"),
-    [
-        (
-            pynvml.NVML_ERROR_GPU_IS_LOST,
-            "GPU 1 cannot be used: NVIDIA's driver says 'GPU is lost'",
-            "restart the host; dmesg says why it fell off the bus",
-        ),
-        (
-            Card(memory=pynvml.NVML_ERROR_RESET_REQUIRED),
-            "GPU 1 cannot be used: NVIDIA's driver says 'GPU requires restart'",
-            "sudo nvidia-smi --gpu-reset -i 1",
-        ),
-        (
-            Card(capability=pynvml.NVML_ERROR_IRQ_ISSUE),
-            "GPU 1 cannot be used: NVIDIA's driver says 'Interrupt Request Issue'",
-            "nvidia-smi -q -i 1 and dmesg say more",
-        ),
-    ],
-)
-def test_a_gpu_that_fails_is_told_beside_those_that_work(card, cause, remedy):
+@pytest.mark.parametrize(("card", "said", "remedy"), [
+    (pynvml.NVML_ERROR_GPU_IS_LOST, "GPU is lost",
+     "restart the host; dmesg says why it fell off the bus"),
+    (Card(memory=pynvml.NVML_ERROR_RESET_REQUIRED), "GPU requires restart",
+     "sudo nvidia-smi --gpu-reset -i 1"),
+    (Card(capability=pynvml.NVML_ERROR_IRQ_ISSUE), "Interrupt Request Issue",
+     "nvidia-smi -q -i 1 and dmesg say more"),
+])  # fmt: skip
+def test_a_gpu_that_fails_is_told_beside_those_that_work(card, said, remedy):
     found = find_gpus(played_nvml(Card(), card, Card("GPU-2")))
     assert [gpu.index for gpu in found.gpus] == [0, 2]
+    cause = f"GPU 1 cannot be used: NVIDIA's driver says {said!r}"
     assert found.broken == (BrokenGpu(1, cause, remedy),)
 
 
-@pytest.mark.parametrize(
-    ("told", "cause", "remedy"),
-    [
-        (
-            {"init": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND},
-            "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded",
-            "install NVIDIA's driver (nvidia-smi must then work), or start with --cpu",
-        ),
-        (
-            {"init": pynvml.NVML_ERROR_DRIVER_NOT_LOADED},
-            "NVIDIA's driver library is installed, but its kernel driver is not loaded",
-            "sudo modprobe nvidia (dmesg says why it fails), or start with --cpu",
-        ),
-        (
-            {"init": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH},
-            "NVIDIA's kernel driver and its libraries have different versions: they were updated, "
-            "and the driver was not reloaded",
-            "restart the host, or unload and load its nvidia modules, or start with --cpu",
-        ),
-        (
-            {"init": pynvml.NVML_ERROR_NO_PERMISSION},
-            "no permission to use NVIDIA's driver: Insufficient Permissions",
-            "ls -l /dev/nvidia* shows whom its devices are for, or start with --cpu",
-        ),
-        (
-            {"init": pynvml.NVML_ERROR_UNKNOWN},
-            "NVIDIA's driver does not answer: Unknown Error",
-            "restart the container if it has lost its devices; otherwise see dmesg, "
-            "or start with --cpu",
-        ),
-        (
-            {"init": pynvml.NVML_ERROR_OPERATING_SYSTEM},
-            "NVIDIA's driver does not answer: The operating system has blocked the request.",
-            "nvidia-smi and dmesg may say more, or start with --cpu",
-        ),
-        (
-            {"driver": pynvml.NVML_ERROR_UNKNOWN},
-            "NVIDIA's driver does not answer: Unknown Error",
-            "restart the container if it has lost its devices; otherwise see dmesg, "
-            "or start with --cpu",
-        ),
-        (
-            {"driver": "550.54.15"},
-            "NVIDIA driver 550.54.15 is loaded, but finds no GPU",
-            "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu",
-        ),
-    ],
+UNKNOWN = (
+    "NVIDIA's driver does not answer: Unknown Error",
+    "restart the container if it has lost its devices; otherwise see dmesg, or start with --cpu",
 )
-def test_a_driver_that_cannot_be_used_is_told_with_its_reason_and_left(
-    tmp_path, told, cause, remedy
-):
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    ({"init": pynvml.NVML_ERROR_LIBRARY_NOT_FOUND},
+     ("no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded",
+      "install NVIDIA's driver (nvidia-smi must then work), or start with --cpu")),
+    ({"init": pynvml.NVML_ERROR_DRIVER_NOT_LOADED},
+     ("NVIDIA's driver library is installed, but its kernel driver is not loaded",
+      "sudo modprobe nvidia (dmesg says why it fails), or start with --cpu")),
+    ({"init": pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "without_device_file": True},
+     ("NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl",
+      "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
+      "(docker run --gpus all, apptainer run --nv), or start with --cpu")),
+    ({"init": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH},
+     ("NVIDIA's kernel driver and its libraries have different versions: they were updated, "
+      "and the driver was not reloaded",
+      "restart the host, or unload and load its nvidia modules, or start with --cpu")),
+    ({"init": pynvml.NVML_ERROR_NO_PERMISSION},
+     ("no permission to use NVIDIA's driver: Insufficient Permissions",
+      "ls -l /dev/nvidia* shows whom its devices are for, or start with --cpu")),
+    ({"init": pynvml.NVML_ERROR_OPERATING_SYSTEM},
+     ("NVIDIA's driver does not answer: The operating system has blocked the request.",
+      "nvidia-smi and dmesg may say more, or start with --cpu")),
+    ({"init": pynvml.NVML_ERROR_UNKNOWN}, UNKNOWN),
+    ({"driver": pynvml.NVML_ERROR_UNKNOWN}, UNKNOWN),
+    ({"driver": "550.54.15"},
+     ("NVIDIA driver 550.54.15 is loaded, but finds no GPU",
+      "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu")),
+])  # fmt: skip
+def test_a_driver_that_cannot_be_used_is_told_with_its_reason_and_left(tmp_path, told, said):
+    told = dict(told)
+    if told.pop("without_device_file", False):
+        (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+        (tmp_path / "proc/driver/nvidia/version").touch()
     nvml = played_nvml(**told)
     found = find_gpus(nvml, root=tmp_path)
-    assert (found.cause, found.remedy) == (cause, remedy)
+    assert (found.cause, found.remedy) == said
     assert nvml.nvmlShutdown.called == ("init" not in told)
-
-
-def test_a_loaded_driver_without_its_device_file_is_told(tmp_path):
-    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    (tmp_path / "proc/driver/nvidia/version").touch()
-    found = find_gpus(played_nvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED), root=tmp_path)
-    assert (found.cause, found.remedy) == (
-        "NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl",
-        "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
-        "(docker run --gpus all, apptainer run --nv), or start with --cpu",
-    )
 
 
 def test_a_host_without_a_driver_is_told_by_the_real_module():
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        found = find_gpus()
-        assert found.cause == (
-            "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
-        )
+        cause = "no NVIDIA driver here: its library libnvidia-ml.so.1 cannot be loaded"
+        assert find_gpus().cause == cause
     else:
         pytest.skip("this host has NVIDIA's driver")
 
