@@ -67,15 +67,11 @@ def channel(tmp_path, monkeypatch):
     return folder
 
 
-def test_what_it_is_made_of_is_known_before_it_is_fetched(channel):
+def test_it_is_known_before_it_is_fetched_once_and_names_the_place_it_is_at(channel):
+    assert private_python(("3.12",)) is None
     found = private_python(("3.12", "3.11"))
     assert (found.version, found.short_version, found.private) == ("3.11.15", "3.11", True)
     assert not found.executable.exists()
-    assert private_python(("3.12",)) is None
-
-
-def test_it_is_fetched_once_and_names_the_place_it_is_at(channel):
-    found = private_python(("3.11",))
     ensure_private_python(found, ignore)
     prefix = found.executable.parents[1]
     assert found.executable.read_text() == f"#!/bin/sh\necho {prefix}\n"
@@ -161,12 +157,7 @@ def test_every_pin_of_the_kit_names_a_package_of_the_channel():
 ])  # fmt: skip
 def test_the_remedy_is_one_of_this_distribution(monkeypatch, programs, like, remedy):
     """As if another distribution were here: its programs, and what its package lists say."""
-
-    class Listed:
-        stdout = "libpython3.11 - Shared Python runtime library (version 3.11)\n"
-
     monkeypatch.setattr(system.shutil, "which", lambda name: name if name in programs else None)
-    monkeypatch.setattr(system.subprocess, "run", lambda *_words, **_named: Listed())
     monkeypatch.setattr(system, "distribution", lambda: {"ID_LIKE": " ".join(like)})
     monkeypatch.setattr(system.Path, "resolve", lambda _self: Path("/usr/bin/python3.11"))
     monkeypatch.setattr(system.Path, "glob", lambda _self, _pattern: iter(["there"]))

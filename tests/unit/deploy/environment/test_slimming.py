@@ -7,79 +7,69 @@ from deploy.environment.slimming import is_compiled, is_needed, largest_parts
 SITE = "lib/python3.11/site-packages"
 STDLIB = "lib/python3.11"
 
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"{SITE}/numpy/__init__.py",
-        f"{SITE}/numpy/testing/__init__.py",
-        f"{SITE}/numpy/core/_multiarray_tests.cpython-311-x86_64-linux-gnu.so",
-        f"{SITE}/torch/bin/torch_shm_manager",
-        f"{SITE}/torch/testing/__init__.py",
-        f"{SITE}/torch/testing/_internal/logging_tensor.py",
-        f"{SITE}/torch/lib/libtorch_cpu.so",
-        f"{SITE}/nvidia/cu13/lib/libcublas.so.13",
-        f"{SITE}/turtle_library/__init__.py",
-        f"{SITE}/test/test_os.py",
-        f"{SITE}/torch-2.13.0+cpu.dist-info/licenses/LICENSE",
-        f"{SITE}/sklearn/datasets/_base.py",
-        f"{STDLIB}/os.py",
-        f"{STDLIB}/unittest/case.py",
-        f"{STDLIB}/lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so",
-        f"{SITE}/numl_serving/libqhull_r.so.8.0",
-        f"{SITE}/numl_serving/libnuml.so",
-        "lib/libmpi.so.12",
-        "lib/libpython3.11.so.1.0",
-        "bin/python3.11",
-        "bin/torchrun",
-        "etc/conda/activate.d/x.sh",
-    ],
+IMPORTED = (
+    f"{SITE}/numpy/__init__.py",
+    f"{SITE}/numpy/testing/__init__.py",
+    f"{SITE}/numpy/core/_multiarray_tests.cpython-311-x86_64-linux-gnu.so",
+    f"{SITE}/torch/bin/torch_shm_manager",
+    f"{SITE}/torch/testing/__init__.py",
+    f"{SITE}/torch/testing/_internal/logging_tensor.py",
+    f"{SITE}/torch/lib/libtorch_cpu.so",
+    f"{SITE}/nvidia/cu13/lib/libcublas.so.13",
+    f"{SITE}/turtle_library/__init__.py",
+    f"{SITE}/test/test_os.py",
+    f"{SITE}/torch-2.13.0+cpu.dist-info/licenses/LICENSE",
+    f"{SITE}/sklearn/datasets/_base.py",
+    f"{STDLIB}/os.py",
+    f"{STDLIB}/unittest/case.py",
+    f"{STDLIB}/lib-dynload/_ssl.cpython-311-x86_64-linux-gnu.so",
+    f"{SITE}/numl_serving/libqhull_r.so.8.0",
+    f"{SITE}/numl_serving/libnuml.so",
+    "lib/libmpi.so.12",
+    "lib/libpython3.11.so.1.0",
+    "bin/python3.11",
+    "bin/torchrun",
+    "etc/conda/activate.d/x.sh",
 )
-def test_what_inference_or_nugraph_imports_stays(path):
-    assert is_needed(path)
-    assert is_needed(path, whole=True)
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"{SITE}/skimage/__init__.pyi",
-        f"{SITE}/pandas/tests/frame/test_api.py",
-        f"{SITE}/scipy/io/tests/data/Transparent Busy.ani",
-        f"{SITE}/torch/bin/protoc",
-        f"{SITE}/torch/include/ATen/ATen.h",
-        f"{SITE}/torch/lib/libtorchbind_test.so",
-        f"{SITE}/numpy/core/lib/libnpymath.a",
-        f"{SITE}/triton/_C/libtriton.so",
-        f"{SITE}/nvidia/cu13/include/cublas.h",
-        f"{SITE}/nvidia/cu13/bin/ptxas",
-        f"{SITE}/idna-3.20.dist-info/RECORD",
-        f"{SITE}/plotly/package_data/plotly.min.js",
-        "share/man/man1/ttx.1",
-        "include/mpi.h",
-        "bin/mpiexec.hydra",
-        "lib/libmpi_abi.so.1",
-    ],
+NEVER_LOADED = (
+    f"{SITE}/skimage/__init__.pyi",
+    f"{SITE}/pandas/tests/frame/test_api.py",
+    f"{SITE}/scipy/io/tests/data/Transparent Busy.ani",
+    f"{SITE}/torch/bin/protoc",
+    f"{SITE}/torch/include/ATen/ATen.h",
+    f"{SITE}/torch/lib/libtorchbind_test.so",
+    f"{SITE}/numpy/core/lib/libnpymath.a",
+    f"{SITE}/triton/_C/libtriton.so",
+    f"{SITE}/nvidia/cu13/include/cublas.h",
+    f"{SITE}/nvidia/cu13/bin/ptxas",
+    f"{SITE}/idna-3.20.dist-info/RECORD",
+    f"{SITE}/plotly/package_data/plotly.min.js",
+    "share/man/man1/ttx.1",
+    "include/mpi.h",
+    "bin/mpiexec.hydra",
+    "lib/libmpi_abi.so.1",
 )
-def test_what_inference_never_loads_is_left_out_except_of_a_whole_environment(path):
-    assert not is_needed(path)
-    assert is_needed(path, whole=True)
+OF_PYTHON = (
+    f"{STDLIB}/__pycache__/os.cpython-311.pyc",
+    f"{STDLIB}/json/__pycache__/__init__.cpython-311.pyc",
+    f"{STDLIB}/test/test_os.py",
+    f"{STDLIB}/ensurepip/_bundled/pip-23.2.1-py3-none-any.whl",
+    f"{STDLIB}/turtle.py",
+    f"{STDLIB}/lib-dynload/_tkinter.cpython-311-x86_64-linux-gnu.so",
+)
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        f"{STDLIB}/__pycache__/os.cpython-311.pyc",
-        f"{STDLIB}/json/__pycache__/__init__.cpython-311.pyc",
-        f"{STDLIB}/test/test_os.py",
-        f"{STDLIB}/ensurepip/_bundled/pip-23.2.1-py3-none-any.whl",
-        f"{STDLIB}/turtle.py",
-        f"{STDLIB}/lib-dynload/_tkinter.cpython-311-x86_64-linux-gnu.so",
-    ],
+    ("paths", "in_slim", "in_whole"),
+    [(IMPORTED, True, True), (NEVER_LOADED, False, True), (OF_PYTHON, False, False)],
+    ids=["what inference or NuGraph imports", "what no inference loads", "of the interpreter"],
 )
-def test_the_interpreter_of_a_whole_environment_is_slimmed_too(path):
-    assert not is_needed(path)
-    assert not is_needed(path, whole=True)
+def test_what_is_needed_stays_and_in_a_whole_environment_all_of_the_packages(
+    paths, in_slim, in_whole
+):
+    for path in paths:
+        found = is_needed(path), is_needed(path, whole=True)
+        assert found == (in_slim, in_whole), path
 
 
 @pytest.mark.parametrize(
