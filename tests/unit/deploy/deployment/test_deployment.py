@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deploy.deployment.deployment import Deployment, Tls, load_deployment
+from deploy.deployment.deployment import Batch, Deployment, Tls, load_deployment
 from deploy.deployment.limits import FEWEST_BOUNDED
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError
@@ -41,19 +41,18 @@ def test_defaults_are_safe():
     assert deployment.models == ("nugraph2", "nugraph2_cpu", "nugraph3")
 
 
-def test_sizes_are_read_with_their_units():
-    deployment = load_deployment(None, {"memory": "4g", "shm_size": "512MiB"})
+def test_sizes_have_units_and_whole_seconds_and_milliseconds_need_no_decimal_point():
+    deployment = load_deployment(None, {"memory": "4g", "shm_size": "512MiB", "timeout": 60})
     assert (deployment.memory, deployment.shm_size) == (4 * 10**9, 512 * 2**20)
-
-
-UNBOUNDED = {"waiting": 0, "wait_s": 0}
+    assert deployment.timeout == 60.0
+    assert Batch.model_validate({"wait_ms": 2}).wait_ms == 2.0
 
 
 @pytest.mark.parametrize(
     ("asked", "count"),
     [
-        ({"limits": UNBOUNDED}, 1),
-        ({"limits": UNBOUNDED, "instances": 2}, 2),
+        ({"limits": {"waiting": 0, "wait_s": 0}}, 1),
+        ({"limits": {"waiting": 0, "wait_s": 0}, "instances": 2}, 2),
         ({}, FEWEST_BOUNDED),
         ({"instances": 1}, FEWEST_BOUNDED),
         ({"instances": 7}, 7),
@@ -69,14 +68,11 @@ def test_flags_override_the_file_and_absent_flags_do_not(load):
     assert (deployment.name, deployment.instances) == ("site", 2)
 
 
-def test_paths_in_the_file_are_relative_to_the_file(load, tmp_path):
-    file = 'models = ["nugraph3"]\n[checkpoints]\nnugraph3 = "weights/own.ckpt"\n'
-    assert load(file).checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
-
-
-def test_a_sif_in_the_file_is_beside_it_and_any_other_image_has_the_name_that_it_has(
+def test_paths_in_the_file_are_relative_to_the_file_and_an_image_but_a_sif_is_a_name(
     load, tmp_path
 ):
+    file = 'models = ["nugraph3"]\n[checkpoints]\nnugraph3 = "weights/own.ckpt"\n'
+    assert load(file).checkpoints == {"nugraph3": tmp_path / "weights/own.ckpt"}
     file = 'image = "numl/numl.sif"\n'
     assert load(file).image == str(tmp_path / "numl/numl.sif")
     assert load(file, {"image": "numl/numl.sif"}).image == "numl/numl.sif"
@@ -113,9 +109,8 @@ def test_http_which_requests_can_crash_or_block_is_opened_to_others_only_by_a_fl
 def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(load, tmp_path):
     file = '[tls]\ncert = "site.pem"\nkey = "site.key"\n'
     deployment = load(file, {"tls": {"ca": Path("/ca.pem"), "key": Path("/new.key")}})
-    assert deployment.tls == Tls(
-        cert=tmp_path / "site.pem", key=Path("/new.key"), ca=Path("/ca.pem")
-    )
+    wanted = Tls(cert=tmp_path / "site.pem", key=Path("/new.key"), ca=Path("/ca.pem"))
+    assert deployment.tls == wanted
 
 
 @pytest.mark.parametrize(
@@ -157,10 +152,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            'engine = "podman"',
-            "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'",
-        ),
+        ('engine = "podman"', "engine: 'podman' is not 'auto', 'local', 'docker' or 'apptainer'"),
         ('devices = ["0"]', "devices name GPUs, but flavour is cpu"),
         ('archive = "env.tar.gz"', "archive given without env packed"),
         ("instances = 0", "instances: 0 is not a whole number from 1 to 256"),
@@ -194,7 +186,7 @@ def test_own_weights_for_a_sites_model_are_refused(tmp_path):
         ("timeout = true", "timeout: True is not a number from 0.001 to 3600"),
         ("[ports]\nhttp = true", "ports.http: True is not a whole number from 1 to 65535"),
         (
-            "[batch]\nmax_events = true",
+            "batch = {max_events = true}",
             "batch.max_events: True is not a whole number from 1 to 1024",
         ),
         ("[batch]\nwait_ms = true", "batch.wait_ms: True is not a number from 0 to 1000"),
@@ -274,12 +266,6 @@ def test_a_models_dir_that_is_not_there_is_named(tmp_path):
 def test_a_name_that_could_break_out_of_a_path_is_refused(name):
     with pytest.raises(DeploymentError):
         load_deployment(None, {"name": name})
-
-
-def test_whole_seconds_and_milliseconds_need_no_decimal_point():
-    deployment = load_deployment(None, {"timeout": 60, "batch": {"wait_ms": 2}})
-    assert deployment.timeout == 60.0
-    assert deployment.batch.wait_ms == 2.0
 
 
 @pytest.mark.parametrize("engine", ["local", "apptainer"])
