@@ -14,7 +14,7 @@ import pytest
 from deploy.host.errors import BuildError
 from deploy.host.paths import CHECKOUT
 from deploy.host.programs import run, run_pip
-from tests.kit import until
+from tests.kit import SOON_S, until
 from tests.unit.deploy.environment.wheels import make_wheel
 
 
@@ -59,7 +59,7 @@ def test_an_interrupted_run_ends_the_program_and_its_children(tmp_path):
     child = tmp_path / "child"
     until(lambda: child.exists() and bool(child.read_text().strip()), "the program's child")
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=20)
+    process.wait(SOON_S)
 
     def dead() -> bool:
         # Even if nobody has asked for its status yet. A busy host kills a moment later.
@@ -75,7 +75,7 @@ def test_a_terminated_command_leaves_no_program_running(tmp_path):
     """Here ``numlkit lock`` and its pip, which waits for an index that never answers."""
     (tmp_path / "requirements.in").write_text("vision\n")
     with socket.create_server(("127.0.0.1", 0)) as index:
-        index.settimeout(60)
+        index.settimeout(SOON_S)
         url = f"http://127.0.0.1:{index.getsockname()[1]}/simple"
         settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": url, "no_proxy": "127.0.0.1"}
         process = subprocess.Popen(
@@ -84,10 +84,10 @@ def test_a_terminated_command_leaves_no_program_running(tmp_path):
         )  # fmt: skip
         asking, _ = index.accept()
         with asking:
-            asking.settimeout(60)
+            asking.settimeout(SOON_S)
             assert asking.recv(1 << 16)
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 128 + signal.SIGTERM
+            assert process.wait(SOON_S) == 128 + signal.SIGTERM
             assert asking.recv(1 << 16) == b"", "pip has ended"
     with process.stderr as said:
         assert "error: interrupted\n" in said.read()
