@@ -20,7 +20,15 @@ hours = 1.5
 options = [{option!r}]
 setup = ["module load apptainer"]
 """
-SLURM = """\
+BODY = """\
+trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
+set -e
+module load apptainer
+set +e
+trap - EXIT
+exec label $TASK
+"""
+SLURM = f"""\
 #!/bin/sh
 #SBATCH --job-name=numl-1
 #SBATCH --array=0-19
@@ -30,23 +38,11 @@ SLURM = """\
 #SBATCH --time=90
 #SBATCH --account=dune
 TASK=$SLURM_ARRAY_TASK_ID
-trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
-set -e
-module load apptainer
-set +e
-trap - EXIT
-exec label $TASK
-"""
-CONDOR_SCRIPT = """\
+{BODY}"""
+CONDOR_SCRIPT = f"""\
 #!/bin/sh
 TASK=$1
-trap 'echo "a line of setup ended this job: exit status $?" >&2' EXIT
-set -e
-module load apptainer
-set +e
-trap - EXIT
-exec label $TASK
-"""
+{BODY}"""
 CONDOR = """\
 executable = job.sh
 arguments = $(Process)
@@ -168,10 +164,10 @@ def test_an_engine_that_is_neither_known_nor_a_file_is_told(others, known):
 
 
 class Scripted(BatchSystem):
-    """Answers with one state of a job after the other; None: not at all."""
+    """Answers with one state of a job after the other, None: not at all; and refuses to cancel."""
 
-    def __init__(self, *answers: dict[int, Task] | None) -> None:
-        self.answers, self.cancelled = list(answers), list[int | None]()
+    def __init__(self, *answers: dict[int, Task] | None, refusals: int = 0) -> None:
+        self.answers, self.refusals, self.cancelled = list(answers), refusals, list[int | None]()
 
     def render(self, job):
         return {}
@@ -186,6 +182,9 @@ class Scripted(BatchSystem):
         return {}
 
     def cancel(self, name, task=None):
+        self.refusals -= 1
+        if self.refusals >= 0:
+            raise KitError("scancel failed: Socket timed out")
         self.cancelled.append(task)
 
 
@@ -196,37 +195,27 @@ def test_a_job_is_watched_until_no_task_is_left_and_a_stuck_one_is_cancelled():
     assert system.cancelled == [1]
 
 
-@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "JobHoldMaxRequeue"])
-def test_a_task_that_slurm_never_starts_is_stuck(reason, tmp_path, monkeypatch):
-    write_program(tmp_path / "squeue", f"echo '3|PENDING|{reason}'; echo '4|PENDING|Priority'")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert SYSTEMS["slurm"]().active("numl-1") == {3: Task(False, reason), 4: Task(False)}
-
-
-def test_lines_of_squeue_that_are_of_no_task_are_passed_over(tmp_path, monkeypatch):
+def test_what_squeue_lists_is_a_task_stuck_if_it_is_never_started_or_passed_over(
+    tmp_path, monkeypatch
+):
     # What is left of an array that is cancelled before it began; a site's wrapper; an id.
     rows = ("Welcome to the cluster", "N/A|CANCELLED|None", "3|RUNNING|None", "7", "Bye | bye | 1")
+    stuck = {4: "PartitionTimeLimit", 5: "JobHoldMaxRequeue"}
+    rows += ("6|PENDING|Priority", *(f"{task}|PENDING|{why}" for task, why in stuck.items()))
     write_program(tmp_path / "squeue", "\n".join(f"echo '{row}'" for row in rows))
     write_program(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     slurm = SYSTEMS["slurm"]()
-    assert slurm.active("numl-1") == {3: Task(True)}
+    waiting = {6: Task(False), **{task: Task(False, why) for task, why in stuck.items()}}
+    assert slurm.active("numl-1") == {3: Task(True), **waiting}
     assert slurm.ended("numl-1") == {}
     slurm.cancel("numl-1")
     assert (tmp_path / "cancelled").read_text() == "7\n"
 
 
-def test_a_stuck_task_that_cannot_be_cancelled_yet_is_cancelled_later(monkeypatch):
+def test_a_stuck_task_that_cannot_be_cancelled_yet_is_cancelled_later():
     stuck = {0: Task(False, "cannot write the log")}
-    system = Scripted(stuck, stuck, {})
-    refusals = [KitError("scancel failed: Socket timed out")]
-
-    def cancel(name, task):
-        if refusals:
-            raise refusals.pop()
-        Scripted.cancel(system, name, task)
-
-    monkeypatch.setattr(system, "cancel", cancel)
+    system = Scripted(stuck, stuck, {}, refusals=1)
     assert list(watch(system, "x", lambda _: None)) == [stuck, {}]
     assert system.cancelled == [0]
 
@@ -245,37 +234,26 @@ def test_a_host_without_the_batch_system_s_commands_is_told(tmp_path, monkeypatc
     assert caught.value.cause == "there is no squeue on this host"
 
 
-@pytest.mark.parametrize(
-    ("command", "dropped", "kept"),
-    [
-        ("sbatch", {"SBATCH_JOB_NAME": "mine", "SBATCH_TIMELIMIT": "5"}, "SBATCH_ACCOUNT"),
-        ("squeue", {"SQUEUE_PARTITION": "gpu", "SQUEUE_STATES": "R"}, "SLURM_CONF"),
-        ("scancel", {"SCANCEL_INTERACTIVE": "true"}, "SLURM_CONF"),
-    ],
-)
-def test_a_user_s_variables_do_not_change_what_slurm_is_asked(
-    command, dropped, kept, tmp_path, monkeypatch
-):
-    for name in ("sbatch", "squeue", "scancel"):
-        write_program(tmp_path / name, f"env >{tmp_path}/{name}.env; echo 7")
+def test_a_user_s_variables_do_not_change_what_slurm_is_asked(tmp_path, monkeypatch):
+    commands, kept = ("sbatch", "squeue", "scancel"), {"SBATCH_ACCOUNT", "SLURM_CONF"}
+    dropped = {"SBATCH_JOB_NAME", "SBATCH_TIMELIMIT", "SQUEUE_PARTITION", "SCANCEL_INTERACTIVE"}
+    for command in commands:
+        write_program(tmp_path / command, f"env >{tmp_path}/{command}.env; echo 7")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    for name, value in {**dropped, kept: "theirs"}.items():
-        monkeypatch.setenv(name, value)
+    for name in kept | dropped:
+        monkeypatch.setenv(name, "theirs")
     slurm = SYSTEMS["slurm"]()
     slurm.submit(Job("numl-1", 1, ("true",), tmp_path / "job", Resources()))
     slurm.cancel("numl-1")
-    said = (tmp_path / f"{command}.env").read_text()
-    assert f"{kept}=theirs\n" in said
-    assert not [name for name in dropped if f"{name}=" in said]
+    for command in commands:
+        said = (tmp_path / f"{command}.env").read_text()
+        assert {name for name in kept | dropped if f"{name}=theirs\n" in said} == kept
 
 
 # What Fermilab's and justIN's hosts have, for one file that is copied from and to folders.
-IFDH = """\
-if [[ $1 == ls ]]; then ls "$2"; else cp "$2" "$3"; fi
-"""
-GET_FILE = """\
-echo "dune:b.h5 $STORE/b.h5 RSE"
-"""
+IFDH = 'if [[ $1 == ls ]]; then ls "$2"; else cp "$2" "$3"; fi'
+GET_FILE = 'echo "dune:b.h5 $STORE/b.h5 RSE"'
+XRDCP = 'cp "$2" "$3"'
 # Stands in for `numlkit exec ... -- numlkit infer FILES --into FOLDER`, and fails for bad.h5.
 NUMLKIT = """\
 while [[ $1 != infer ]]; do shift; done
@@ -292,11 +270,9 @@ done
 @pytest.fixture
 def worker(tmp_path):
     """Run a site's script where all that it calls is a stand-in; return its folder and status."""
-    for name, text in {"ifdh": IFDH, "justin-get-file": GET_FILE, "numlkit": NUMLKIT}.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "xrdcp").write_text('#!/bin/bash\ncp "$2" "$3"\n')
-    (tmp_path / "xrdcp").chmod(0o755)
+    programs = {"ifdh": IFDH, "justin-get-file": GET_FILE, "numlkit": NUMLKIT, "xrdcp": XRDCP}
+    for name, text in programs.items():
+        write_program(tmp_path / name, f"#!/bin/bash\n{text}")
     for folder in ("store", "labels"):
         (tmp_path / folder).mkdir()
 
