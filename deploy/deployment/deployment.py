@@ -170,10 +170,6 @@ class Deployment(BaseModel, frozen=True, extra="forbid"):
             raise ValueError("devices name GPUs, but flavour is cpu")
         if self.archive is not None and self.env != "packed":
             raise ValueError("archive given without env packed")
-        return self
-
-    @model_validator(mode="after")
-    def _own_weights_are_served(self) -> "Deployment":
         for option, given in (("checkpoint", self.checkpoints), ("norm", self.norms)):
             for model in given:
                 if model not in self.models:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deploy.environment.tars import CONTENT_EPOCH
 from deploy.host.console import Say
-from deploy.host.errors import EnvironmentSetupError
+from deploy.host.errors import BuildError
 from deploy.host.files import built_folder, digest_of, locked
 from deploy.host.paths import CHECKOUT, IS_INSTALLED
 from deploy.host.programs import run, run_pip, without_python_variables
@@ -53,11 +53,8 @@ def serving_wheel(cache: Path, source: Path, say: Say) -> Path:
 def compiler_of(source: Path) -> str | None:
     """Return the compiler of the native library, with its version; None if this host has none."""
     command = [sys.executable, str(source / "native" / "compiler.py")]
-    with suppress(EnvironmentSetupError):
-        variables = without_python_variables()
-        return run(
-            command, failed="no compiler", environment=variables, error=EnvironmentSetupError
-        )
+    with suppress(BuildError):
+        return run(command, failed="no compiler", environment=without_python_variables())
     return None
 
 
