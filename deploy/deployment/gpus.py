@@ -63,7 +63,6 @@ class GpuNeeds:
 
     @property
     def wanted_driver(self) -> int:
-        """The driver release to install for it."""
         return max(self.driver, self.oldest_driver)
 
 

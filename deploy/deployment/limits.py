@@ -31,10 +31,8 @@ class Limits(BaseModel, frozen=True, extra="forbid"):
         return self.waiting != 0 or self.wait_s != 0
 
     def most_waiting(self, *, gpu: bool) -> int:
-        """Return the most requests that wait for an instance."""
         default = _MOST_WAITING_ON_A_GPU if gpu else _MOST_WAITING
         return default if self.waiting is None else self.waiting
 
     def instances(self, asked: int) -> int:
-        """Return how many instances on CPUs a model has for those asked for."""
         return max(asked, FEWEST_BOUNDED) if self.bound_the_queue else asked

@@ -69,7 +69,6 @@ class Lock:
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def gpu_needs(self) -> GpuNeeds:
-        """Return what the locked torch requires of driver and GPUs."""
         software = f"torch {self.versions.get('torch')}"
         # Up to CUDA 12 the package's name ends in -cu12.
         runtimes = [v for n, v in self.versions.items() if n.startswith("nvidia-cuda-runtime")]

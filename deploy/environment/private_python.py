@@ -75,7 +75,6 @@ def fetch_if_reachable(say: Say) -> None:
 
 
 def pins() -> list[Pin]:
-    """Return the packages that make up the kit's own Python."""
     try:
         lines = PINS.read_text(encoding="utf-8").splitlines()
     except OSError as error:

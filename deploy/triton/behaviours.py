@@ -113,6 +113,5 @@ BEHAVIOURS = (
 
 
 def behaviours_page() -> str:
-    """Return the table as Markdown."""
     rows = [f"| {b.release} | {b.change} | {b.kit} | {b.source} |" for b in BEHAVIOURS]
     return "\n".join(("| from | change | in the kit | source |", "|---|---|---|---|", *rows)) + "\n"

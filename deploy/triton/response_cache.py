@@ -17,7 +17,6 @@ CACHE_BYTES = 64 * 2**20
 
 
 def uses_cache(configs: Iterable[ModelConfig]) -> bool:
-    """Return whether a server of these models needs a response cache."""
     return any(config.response_cache.enable for config in configs)
 
 
