@@ -134,12 +134,6 @@ def test_requests_join_on_gpus_or_as_asked(gpus, tracked, asked, events, wait):
     assert _batch(launched) == (events, wait)
 
 
-def test_a_model_that_is_made_for_cpus_joins_no_requests_beside_gpus():
-    config = _config(TRACKED.replace("KIND_AUTO", "KIND_CPU"))
-    launched = for_launch(config, replace(SETTINGS, gpu_instances=1), CARD)
-    assert _batch(launched) == ("", "")
-
-
 def test_a_launch_sets_environment_instances_and_the_tensors_that_the_card_names(tmp_path):
     path, tracked = tmp_path / "config.pbtxt", _config()
     write_config(for_launch(tracked, SETTINGS, CARD), path)
@@ -151,27 +145,25 @@ ON_CPUS, ON_EVERY_GPU = "count: 6\nkind: KIND_CPU\n", "count: 2\nkind: KIND_GPU\
 
 
 @pytest.mark.parametrize(
-    ("model", "gpus", "group"),
+    ("model", "gpus", "group", "batch"),
     [
-        ("nugraph3", None, ON_CPUS),
-        ("nugraph3", 2, ON_EVERY_GPU),
-        ("nugraph2_cpu", 2, ON_CPUS),  # made for a CPU: it stays there
+        ("nugraph3", None, ON_CPUS, ("", "")),
+        ("nugraph3", 2, ON_EVERY_GPU, ("16", "0")),
+        ("nugraph2_cpu", 2, ON_CPUS, ("", "")),  # made for a CPU: it stays there, and joins none
     ],
 )
-def test_instances_are_written_for_each_device(model, gpus, group):
+def test_instances_are_written_for_each_device(model, gpus, group, batch):
     settings = replace(SETTINGS, instances=6, gpu_instances=gpus)
     launched = for_launch(_tracked(model), settings, CARD)
     assert [text_format.MessageToString(g) for g in launched.instance_group] == [group]
+    assert _batch(launched) == batch
 
 
 @pytest.mark.parametrize(
     ("limits", "policy"),
     [
         (Limits(waiting=0, wait_s=0), ""),
-        (
-            Limits(waiting=3, wait_s=0),
-            "allow_timeout_override: true\nmax_queue_size: 6\n",
-        ),
+        (Limits(waiting=3, wait_s=0), "allow_timeout_override: true\nmax_queue_size: 6\n"),
         (
             Limits(waiting=0, wait_s=0.25),
             "default_timeout_microseconds: 250000\nallow_timeout_override: true\n",
@@ -228,8 +220,7 @@ def test_staging_copies_code_and_weights_and_writes_the_launched_configuration(t
 def test_what_is_staged_can_be_entered_whatever_the_umask(tmp_path):
     version = _model(tmp_path / "tracked")
     (version / "weights.safetensors").chmod(0o600)
-    planned = plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {})
-    (model,) = planned
+    (model,) = plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {})
     copies = {**model.copies, "1/tools/labels.py": version / "model.py"}
     before = os.umask(0o077)
     try:
@@ -244,28 +235,22 @@ def test_what_is_staged_can_be_entered_whatever_the_umask(tmp_path):
     assert staged.stat().st_mode & 0o777 == 0o755
 
 
-def test_own_weights_take_the_place_of_the_tracked_ones(tmp_path):
+def test_own_weights_take_the_place_of_the_tracked_ones_if_they_are_of_that_architecture(tmp_path):
     repository, target = tmp_path / "tracked", tmp_path / "staged"
     _model(repository)
     own = _model(tmp_path / "own")
     (own / "weights.safetensors").write_text("own")
     stage(plan_models(repository, ["nugraph3"], SETTINGS, {"nugraph3": own}), target)
     assert (target / "nugraph3" / "1" / "weights.safetensors").read_text() == "own"
-
-
-def test_own_weights_of_another_architecture_are_refused(tmp_path):
-    _model(tmp_path / "tracked")
-    own = _model(tmp_path / "own")
     shutil.copyfile(MODEL_REPOSITORY / "nugraph2" / "1" / "model.json", own / "model.json")
     with pytest.raises(RepositoryError, match=r"serves nugraph3; .*holds a nugraph2"):
-        plan_models(tmp_path / "tracked", ["nugraph3"], SETTINGS, {"nugraph3": own})
+        plan_models(repository, ["nugraph3"], SETTINGS, {"nugraph3": own})
 
 
 def test_an_unknown_model_is_answered_with_those_that_are_there(tmp_path):
     _model(tmp_path)
-    with pytest.raises(RepositoryError) as caught:
+    with pytest.raises(RepositoryError, match="no model 'nugraph4'") as caught:
         plan_models(tmp_path, ["nugraph4"], SETTINGS, {})
-    assert "no model 'nugraph4'" in caught.value.cause
     assert caught.value.remedy == "one of: nugraph3"
 
 
@@ -280,20 +265,8 @@ def test_a_missing_file_is_named(tmp_path, missing):
     )
 
 
-@pytest.mark.parametrize(
-    "card",
-    [
-        "{",
-        "{}",
-        "[]",
-        '{"format": 1}',
-        '{"format": 2, "network": 3}',
-        '{"format": 2, "network": {"kind": "a"}, "inputs": [{"name": "b", "data_type": "c"}]}',
-    ],
-)
-def test_a_broken_model_json_is_named(tmp_path, card):
-    version = _model(tmp_path)
-    (version / "model.json").write_text(card)
+def test_a_broken_model_json_is_named(tmp_path):
+    (_model(tmp_path) / "model.json").write_text('{"format": 2, "network": {"kind": "a"}}')
     with pytest.raises(RepositoryError, match=r"model\.json"):
         plan_models(tmp_path, ["nugraph3"], SETTINGS, {})
 
