@@ -35,20 +35,15 @@ KEY = {  # RFC 7517, A.1
     "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
     "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM",
 }
+ROUTE = {"termination": "reencrypt"}
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 OTHERS = {"Route", "GRPCRoute", "ServiceMonitor", "PodMonitor", "PrometheusRule", "ScaledObject"}
 """Kinds that Kubernetes' own schemas do not have."""
 
 
-@pytest.fixture(scope="module")
-def manifests():
-    return stored()
-
-
-@pytest.mark.parametrize("name", SITES)
-def test_each_site_gets_what_is_stored(name, manifests):
+def test_each_site_gets_what_is_stored():
     # After a change that is meant: .venv/bin/python -m tests.chart, and read the difference.
-    assert manifests[name] == (RENDERED / f"{name}.yaml").read_text()
+    assert stored() == {name: (RENDERED / f"{name}.yaml").read_text() for name in SITES}
 
 
 @pytest.mark.parametrize("name", SITES)
@@ -64,14 +59,6 @@ def test_the_packed_chart_has_all_that_the_folder_has(tmp_path):
     assert render_text(site, packed) == render_text(site)
 
 
-@pytest.mark.parametrize("name", SITES)
-def test_kubernetes_takes_every_object(name):
-    objects = [o for o in render(SITES[name]) if o["kind"] not in OTHERS]
-    assert len(objects) > 3
-    for each in objects:
-        kubernetes_validate.validate(each, "1.37", strict=True)
-
-
 def pods(objects: list[Object]) -> Iterator[tuple[str, dict[str, Any]]]:
     for each in objects:
         if each["kind"] == "Deployment":
@@ -79,8 +66,13 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", SITES)
-def test_every_pod_keeps_to_the_level_restricted(name):
-    for _, pod in pods(render(SITES[name])):
+def test_kubernetes_takes_every_object_and_every_pod_keeps_to_the_level_restricted(name):
+    objects = render(SITES[name])
+    known = [each for each in objects if each["kind"] not in OTHERS]
+    assert len(known) > 3
+    for each in known:
+        kubernetes_validate.validate(each, "1.37", strict=True)
+    for _, pod in pods(objects):
         assert pod["securityContext"] == {
             "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"},
@@ -115,7 +107,7 @@ def test_the_values_name_the_models_of_the_image():
 
 
 def test_a_router_may_end_tls_and_begin_it_again():
-    route = {"termination": "reencrypt", "certificateSecret": "site", "destinationCA": PEM}
+    route = ROUTE | {"certificateSecret": "site", "destinationCA": PEM}
     [made] = [o for o in render(Site(("cpu", "okd"), {"route": route})) if o["kind"] == "Route"]
     assert made["spec"]["tls"] == {
         "termination": "reencrypt",
@@ -165,11 +157,8 @@ def test_envoy_s_heap_leaves_a_quarter_of_the_memory():
     def heap(memory: str) -> int:
         site = Site(("cpu",), {"frontDoor": {"resources": {"limits": {"memory": memory}}}})
         config = yaml.safe_load(find(render(site), "ConfigMap", "numl-front")["data"]["envoy.yaml"])
-        return int(
-            config["overload_manager"]["resource_monitors"][0]["typed_config"][
-                "max_heap_size_bytes"
-            ]
-        )
+        monitor = config["overload_manager"]["resource_monitors"][0]
+        return int(monitor["typed_config"]["max_heap_size_bytes"])
 
     assert heap("1Gi") == 3 * (1 << 28)
     assert heap("512Mi") == 3 * (1 << 27)
@@ -183,8 +172,7 @@ def test_a_release_that_gets_a_scaler_keeps_its_pods(running, kept, tmp_path):
     assert asks in server.read_text()
     found = f'dict "spec" (dict "replicas" {running})'  # as a cluster would say
     server.write_text(server.read_text().replace(asks, found))
-    objects = yaml.safe_load_all(render_text(SITES["hpa"], chart))
-    assert find(objects, "Deployment")["spec"]["replicas"] == kept
+    assert find(render(SITES["hpa"], chart), "Deployment")["spec"]["replicas"] == kept
 
 
 def test_a_rollback_to_the_first_revision_keeps_the_least_pods_of_a_scaler():
@@ -211,6 +199,8 @@ def tenants(**subjects: str) -> dict[str, Any]:
 
 DUNE = tenants(dune="CN=dune")
 TWICE = {**DUNE, "clients": DUNE["clients"] * 2}
+ALIKE = tenants(dune="CN=x", icarus="CN=x")
+UNGUARDED = {"networkPolicy": {"enabled": False}}
 
 
 @pytest.mark.parametrize(
@@ -235,16 +225,10 @@ TWICE = {**DUNE, "clients": DUNE["clients"] * 2}
             "at '/frontDoor/resources/limits/memory': '1G' does not match pattern",
         ),
         (door(tenants=tenants()), "at '/frontDoor/tenants/clients': minItems: got 0, want 1"),
-        (
-            door(tenants=DUNE) | {"networkPolicy": {"enabled": False}},
-            "frontDoor.tenants needs networkPolicy.enabled",
-        ),
+        (door(tenants=DUNE) | UNGUARDED, "frontDoor.tenants needs networkPolicy.enabled"),
         ({"frontDoor": {"tenants": DUNE}}, "frontDoor.tenants needs frontDoor.enabled"),
         (door(tenants=TWICE), "frontDoor.tenants.clients: two have the name dune"),
-        (
-            door(tenants=tenants(dune="CN=x", icarus="CN=x")),
-            "frontDoor.tenants.clients: two have the subject CN=x",
-        ),
+        (door(tenants=ALIKE), "frontDoor.tenants.clients: two have the subject CN=x"),
         (
             door() | {"gateway": {"enabled": True, "parentRefs": [{"name": "site"}]}},
             "gateway.enabled and frontDoor.enabled: choose one",
@@ -315,7 +299,10 @@ def test_no_default_can_be_taken_away_with_null_but_those_that_need_not_be():
 def test_every_name_is_rendered_as_text():
     """One of digits alone is a number to YAML, unless it is quoted."""
     name = "123"
-    clients = [{"name": name, "subject": name}]
+    by_token = SITES["tenants"].values["frontDoor"]["tenants"] | {
+        "configMap": name,
+        "clients": [{"name": name, "subject": name}],
+    }
     site = Site(
         SITES["tenants"].files,
         {
@@ -323,20 +310,8 @@ def test_every_name_is_rendered_as_text():
             "priorityClassName": name,
             "bucket": {"url": "s3://x", "credentialsSecret": name, "caConfigMap": name},
             "verify": {"key": {"secret": name}},
-            "frontDoor": {
-                "tlsSecret": name,
-                "tenants": {
-                    **SITES["tenants"].values["frontDoor"]["tenants"],
-                    "configMap": name,
-                    "clients": clients,
-                },
-            },
-            "route": {
-                "enabled": True,
-                "host": name,
-                "termination": "reencrypt",
-                "certificateSecret": name,
-            },
+            "frontDoor": {"tlsSecret": name, "tenants": by_token},
+            "route": ROUTE | {"enabled": True, "host": name, "certificateSecret": name},
             "serviceMonitor": {"enabled": True},
             "autoscaling": {"kind": "keda"},
         },
@@ -348,7 +323,7 @@ def test_every_name_is_rendered_as_text():
             yield from leaves(each)
         yield value
 
-    objects = list(yaml.safe_load_all(render_text(site, release=name, namespace=name)))
+    objects = render(site, release=name, namespace=name)
     door = find(objects, "ConfigMap", "123-numl-front")["data"]["envoy.yaml"]
     for each in (*objects, yaml.safe_load(door)):
         assert [leaf for leaf in leaves(each) if leaf == int(name)] == []
