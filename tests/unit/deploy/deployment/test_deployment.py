@@ -116,13 +116,17 @@ def test_a_flag_for_tls_overrides_its_own_key_of_the_file_alone(load, tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('models_dir = "models"\ncheckpoints = true', "checkpoints: "),
-        ('models_dir = "\\u0000"', "models_dir: "),
+        ('models_dir = "models"\ncheckpoints = true', "checkpoints: True is not a table"),
+        ('models_dir = "\\u0000"', "models_dir: {folder}/\0: embedded null byte"),
+        ('models_dir = "models/nugraph3"', "models_dir: {folder}/models/nugraph3 is not a model "
+         "repository: no folder in it has a config.pbtxt"),
+        ('models_dir = "models"\n[checkpoints]\nnugraph3 = "own.ckpt"', "checkpoints names "
+         "nugraph3, which {folder}/models has: own weights are only for the kit's models"),
     ],
-)
-def test_a_fault_beside_a_sites_models_is_one_line(load, tmp_path, text, said):
-    write_model(tmp_path / "models", "vision")
-    assert refusal(load, text).startswith(said)
+)  # fmt: skip
+def test_a_fault_in_or_beside_a_sites_models_is_one_line(load, tmp_path, text, said):
+    write_model(tmp_path / "models", "nugraph3")
+    assert refusal(load, text).startswith(said.format(folder=tmp_path))
 
 
 def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(load, tmp_path):
@@ -132,21 +136,6 @@ def test_a_sites_models_are_served_beside_the_kits_unless_some_are_named(load, t
     assert load(file).models_dir == tmp_path / "models"
     assert load(file).models == ("nugraph2", "nugraph2_cpu", "nugraph3", "vision")
     assert load(file, {"models": ("vision",)}).models == ("vision",)
-
-
-def test_a_models_dir_without_models_is_named(tmp_path):
-    assert refusal(load_deployment, None, {"models_dir": tmp_path}) == (
-        f"models_dir: {tmp_path} is not a model repository: no folder in it has a config.pbtxt"
-    )
-
-
-def test_own_weights_for_a_sites_model_are_refused(tmp_path):
-    write_model(tmp_path, "nugraph3")
-    own = {"models_dir": tmp_path, "checkpoints": {"nugraph3": Path("own.ckpt")}}
-    assert refusal(load_deployment, None, own) == (
-        f"checkpoints names nugraph3, which {tmp_path} has: "
-        "own weights are only for the kit's models"
-    )
 
 
 @pytest.mark.parametrize(

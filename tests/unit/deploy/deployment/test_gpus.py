@@ -131,21 +131,24 @@ def test_a_gpu_that_is_too_old_is_named_with_those_that_are_not(names, gpus, vis
     )
 
 
+AVAILABLE = "available: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 3 (NVIDIA A100-SXM4-40GB)"
+ALIKE = (_gpu(0, uuid="GPU-5d5b-1"), _gpu(1, uuid="GPU-5d5b-2"))
+
+
 @pytest.mark.parametrize(
-    ("names", "cause"),
-    [("7", "there is no GPU 7 here"), ("0,GPU-9", "there is no GPU-9 here")],
+    ("names", "gpus", "cause", "remedy"),
+    [
+        ("7", (A, DIVIDED), "there is no GPU 7 here", AVAILABLE),
+        ("0,GPU-9", (A, DIVIDED), "there is no GPU-9 here", AVAILABLE),
+        ("GPU-5d5", ALIKE, "GPU-5d5 matches 2 UUIDs", "give more of it: GPU-5d5b-1, GPU-5d5b-2"),
+        ("0,GPU-0", (A,), f"{A.label} is named twice", "name each device once"),
+    ],
+    ids=["no such number", "no such UUID", "a UUID cut too short", "twice"],
 )
-def test_a_device_that_is_not_there_is_answered_with_those_that_are(names, cause):
-    available = "available: GPU 0 (NVIDIA A100-SXM4-40GB), GPU 3 (NVIDIA A100-SXM4-40GB)"
-    assert _refusal(names, _stack(A, DIVIDED)) == (cause, available)
-
-
-def test_a_uuid_cut_too_short_is_answered_with_those_it_may_mean():
-    alike = _stack(_gpu(0, uuid="GPU-5d5b-1"), _gpu(1, uuid="GPU-5d5b-2"))
-    assert _refusal("GPU-5d5", alike) == (
-        "GPU-5d5 matches 2 UUIDs",
-        "give more of it: GPU-5d5b-1, GPU-5d5b-2",
-    )
+def test_names_that_are_not_of_one_device_each_are_answered_with_what_is(
+    names, gpus, cause, remedy
+):
+    assert _refusal(names, _stack(*gpus)) == (cause, remedy)
 
 
 @pytest.mark.parametrize("names", ["1", "0,1"])
@@ -154,13 +157,6 @@ def test_a_broken_gpu_is_refused_with_its_reason(names):
     assert _refusal(names, _stack(A, broken=[1])) == expected
     assert _refusal("", _stack(A, broken=[1]), visible=names) == expected
     assert _refusal("", _stack(broken=[1])) == expected
-
-
-def test_a_gpu_that_is_named_twice_is_refused():
-    assert _refusal("0,GPU-0", _stack(A)) == (
-        "GPU 0 (NVIDIA A100-SXM4-40GB) is named twice",
-        "name each device once",
-    )
 
 
 def test_without_names_every_whole_gpu_that_fits_is_taken_and_the_others_are_told():
