@@ -18,8 +18,8 @@ from deploy.environment.elf import drop_symbols, glibc_needed, is_elf
 
 @cache
 def library() -> Path:
-    """A compiled module with symbols, as a linker leaves it."""
-    return next(Path(sysconfig.get_path("platlib")).glob("kiwisolver/_cext*.so"))
+    """A small compiled module with symbols, as a linker leaves it."""
+    return next(Path(sysconfig.get_path("platlib")).glob("mypy/api.*.so"))
 
 
 def rearranged() -> Path:

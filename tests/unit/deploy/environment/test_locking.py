@@ -20,22 +20,6 @@ WHEELS = {
     "weights-3.0-py3-none-any.whl": "Requires-Dist: windows\n",
     "torch-2.13.0+cpu-py3-none-any.whl": "",
 }
-# A project that is built without anything else.
-PROJECT = """
-[build-system]
-requires = []
-build-backend = "backend"
-backend-path = ["."]
-"""
-BACKEND = """
-from pathlib import Path
-
-def prepare_metadata_for_build_wheel(folder, settings=None):
-    made = Path(folder, "own-1.dist-info")
-    made.mkdir()
-    (made / "METADATA").write_text("Metadata-Version: 2.1\\nName: own\\nVersion: 1\\n")
-    return made.name
-"""
 
 
 @pytest.fixture
@@ -115,19 +99,13 @@ def test_torch_is_locked_apart_and_leaves_its_lock_when_it_is_not_named_any_more
         ({"requirements": "nonesuch\n"}, "pip finds no versions that fit: "),
         ({"requirements": "{wheels}/vision-1.0-py3-none-any.whl\n"},
          "vision is named by its place, which a lock cannot hold: file://{wheels}/vision-1.0"),
-        ({"requirements": "{project}\n"},
-         "own is named by its place, which a lock cannot hold: file://{project}"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_locked_is_said_and_nothing_is_written(
     wheels, tmp_path, capsys, files, says
 ):
-    project = tmp_path / "own"
-    project.mkdir()
-    (project / "pyproject.toml").write_text(PROJECT)
-    (project / "backend.py").write_text(BACKEND)
-    named = {name: text.format(wheels=wheels, project=project) for name, text in files.items()}
+    named = {name: text.format(wheels=wheels) for name, text in files.items()}
     source = specify(tmp_path, **named)
     assert main([str(source), "--quiet"]) == 1
-    assert says.format(wheels=wheels, project=project) in capsys.readouterr().err
+    assert says.format(wheels=wheels) in capsys.readouterr().err
     assert not (source / "locks").exists()
