@@ -19,9 +19,9 @@ def copy_example(gallery: Path, entry: str, repository: Path, name: str) -> tupl
         DeploymentError: There is no such entry, or ``name`` is not a model's.
         RepositoryError: A folder of such a name is there already, or being made.
     """
-    if entry not in find_site_models(gallery):
-        there = ", ".join(find_site_models(gallery))
-        raise DeploymentError(f"the gallery has no {entry!r}", f"--like with one of: {there}")
+    if entry not in (there := find_site_models(gallery)):
+        cause = f"the gallery has no {entry!r}"
+        raise DeploymentError(cause, f"--like with one of: {', '.join(there)}")
     check_model_name(name)
     names = {entry: name}
     for called in with_callees(gallery, [entry])[1:]:
