@@ -96,18 +96,15 @@ def test_events_take_longer_while_servers_are_slower():
 def test_of_many_jobs_an_event_waits_as_in_a_queue_of_random_arrivals():
     service, load = 0.01, 0.7
     jobs = Jobs(10**9, 2000, 10**9, 2000 * service / load, Patience(float("inf"), 1))
-    found = simulate(Campaign(Servers(1, 1, service, spread=1.0), jobs, until_s=300.0))
-    assert sum(found.latencies) / found.answered == pytest.approx(service / (1 - load), rel=0.05)
-    fixed = simulate(Campaign(Servers(1, 1, service, spread=0.0), jobs, until_s=300.0))
-    expected = service * (1 + load / 2 / (1 - load))  # Pollaczek and Khinchine
-    assert sum(fixed.latencies) / fixed.answered == pytest.approx(expected, rel=0.05)
-    measured = Servers(1, 1, service, times=(10.0, 30.0))
-    found = simulate(Campaign(measured, jobs, until_s=300.0))
-    expected = service * (1 + 1.25 * load / 2 / (1 - load))
-    assert sum(found.latencies) / found.answered == pytest.approx(expected, rel=0.05)
-    shared = Servers(1, 1, service, spread=0.0, instances=1000)
-    found = simulate(Campaign(shared, jobs, until_s=300.0))  # however long each event takes
-    assert sum(found.latencies) / found.answered == pytest.approx(service / (1 - load), rel=0.05)
+    random, fixed = service / (1 - load), service * load / 2 / (1 - load)
+    for more, expected in (
+        ({"spread": 1.0}, random),
+        ({"spread": 0.0}, service + fixed),  # Pollaczek and Khinchine
+        ({"times": (10.0, 30.0)}, service + 1.25 * fixed),
+        ({"spread": 0.0, "instances": 1000}, random),  # however long each event takes
+    ):
+        found = simulate(Campaign(Servers(1, 1, service, **more), jobs, until_s=300.0))
+        assert sum(found.latencies) / found.answered == pytest.approx(expected, rel=0.05), more
 
 
 def test_instances_share_the_cores_of_a_server():
