@@ -118,29 +118,22 @@ def test_grpc_trusts_the_hosts_file_of_authorities_where_python_knows_but_a_fold
     assert trusted_file(Endpoint.parse("https://h")) is None  # Python reads the folder
 
 
-@pytest.mark.parametrize("url", ["grpc://h", "http://h:8000"])
-def test_files_for_tls_contradict_an_address_without_it(url, tmp_path):
-    authority = Authority(tmp_path, "site")
-    mine = authority.issue("me")
-    for files in ({"ca": authority.file}, {"cert": mine.cert, "key": mine.key}):
-        with pytest.raises(DeploymentError) as caught:
-            Endpoint.parse(url, **files)
-        assert caught.value.cause == f"{url} is without TLS, but --ca, --cert and --key are for it"
-        assert caught.value.remedy == f"{url.replace('://', 's://')}, or leave them out"
+CA, CERT, KEY = {"ca": "site.ca.pem"}, {"cert": "site.me.pem"}, {"key": "site.me.key"}
+TOGETHER = "a client certificate and its private key go together", "--cert FILE --key FILE"
+WITHOUT = "{url} is without TLS, but --ca, --cert and --key are for it"
 
 
-def test_a_missing_authority_is_named(tmp_path):
-    ca = tmp_path / "ca.pem"
+@pytest.mark.parametrize(("url", "files", "cause", "remedy"), [
+    ("grpc://h", CA, WITHOUT, "grpcs://h, or leave them out"),
+    ("grpc://h", CERT | KEY, WITHOUT, "grpcs://h, or leave them out"),
+    ("http://h:8000", CA, WITHOUT, "https://h:8000, or leave them out"),
+    ("grpcs://h", CERT, *TOGETHER),
+    ("grpcs://h", KEY, *TOGETHER),
+    ("h", {"ca": "none"}, "authority {folder}/none: no such file", "--ca with a readable file"),
+])  # fmt: skip
+def test_files_for_tls_that_do_not_fit_are_told_with_what_does(tmp_path, url, files, cause, remedy):
+    Authority(tmp_path, "site").issue("me")
     with pytest.raises(DeploymentError) as caught:
-        Endpoint.parse("h", ca=ca)
-    assert caught.value.cause == f"authority {ca}: no such file"
-    assert caught.value.remedy == "--ca with a readable file"
-
-
-def test_a_certificate_without_its_key_is_refused(tmp_path):
-    mine = Authority(tmp_path, "site").issue("me")
-    for files in ({"cert": mine.cert}, {"key": mine.key}):
-        with pytest.raises(DeploymentError) as caught:
-            Endpoint.parse("grpcs://h", **files)
-        assert caught.value.cause == "a client certificate and its private key go together"
-        assert caught.value.remedy == "--cert FILE --key FILE"
+        Endpoint.parse(url, **{use: tmp_path / name for use, name in files.items()})
+    assert caught.value.cause == cause.format(url=url, folder=tmp_path)
+    assert caught.value.remedy == remedy
