@@ -163,36 +163,43 @@ def test_an_unknown_host_is_told():
 
 
 SSH = b"SSH-2.0-OpenSSH_9.2\r\n"
-NO_TLS = (
-    "{}: the TLS handshake failed: wrong version number",
-    "check that this is the port with TLS",
-)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "says", "cause", "remedy"),
-    [
-        *(
-            (scheme, says, f"{{}} speaks neither {named} nor TLS", "check address and port")
-            for scheme, named in (("grpc", "gRPC"), ("http", "HTTP"))
-            for says in (b"", SSH)
-        ),
-        ("grpcs", SSH, *NO_TLS),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "says", "cause", "remedy"), [
+    ("grpc", b"", "{} speaks neither gRPC nor TLS", "check address and port"),
+    ("grpc", SSH, "{} speaks neither gRPC nor TLS", "check address and port"),
+    ("http", b"", "{} speaks neither HTTP nor TLS", "check address and port"),
+    ("http", SSH, "{} speaks neither HTTP nor TLS", "check address and port"),
+    ("grpcs", SSH, "{}: the TLS handshake failed: wrong version number",
+     "check that this is the port with TLS"),
+])  # fmt: skip
 def test_a_port_that_speaks_something_else_is_told(scheme, says, cause, remedy):
     with raw_server(says) as port:
         url = f"{scheme}://localhost:{port}"
         assert told(url) == (cause.format(url), remedy)
 
 
+def assert_reached(endpoint: Endpoint, ca: Authority | None = None) -> None:
+    """Nothing is in the way, and gRPC gets to the server too, which is no Triton."""
+    assert told(endpoint.url, ca) is None
+    with (
+        closing(TritonTransport(endpoint, timeout=5)) as transport,
+        pytest.raises(ClientError, match="does not answer like a Triton server"),
+    ):
+        transport.server_ready()
+
+
 def test_a_server_of_this_host_is_asked_without_its_proxy(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with grpc_server() as port:
-        endpoint = Endpoint.parse(f"grpc://localhost:{port}")
-        with pytest.raises(ClientError, match="does not answer like a Triton server"):
-            TritonTransport(endpoint, timeout=5).server_ready()
-        assert told(endpoint.url) is None
+        assert_reached(Endpoint.parse(f"grpc://localhost:{port}"))
+
+
+@pytest.fixture
+def elsewhere(site):
+    """A server at an address that reaches this host, and is no loopback address."""
+    with grpc_server(site.issue("0.0.0.0")) as port:
+        yield Endpoint.parse(f"grpcs://0.0.0.0:{port}", ca=site.file)
 
 
 @pytest.mark.parametrize(
@@ -206,29 +213,25 @@ def test_a_server_of_this_host_is_asked_without_its_proxy(monkeypatch):
     ],
 )
 def test_a_proxy_of_this_host_that_grpc_takes_is_told_without_its_password(
-    site, monkeypatch, exempt
+    site, elsewhere, monkeypatch, exempt
 ):
     for name, value in {"https_proxy": "http://me:secret@127.0.0.1:1", **exempt}.items():
         monkeypatch.setenv(name, value)
-    # It reaches this host, and is no loopback address.
-    with grpc_server(site.issue("0.0.0.0")) as port:
-        endpoint = Endpoint.parse(f"grpcs://0.0.0.0:{port}", ca=site.file)
-        transport = TritonTransport(endpoint, timeout=5)
-        with pytest.raises(ServerAwayError):
-            transport.server_ready()
-        transport.close()
-        found = told(endpoint.url, site)
-        assert found == (
-            f"{endpoint.url} can be reached, but gRPC goes through the proxy 127.0.0.1:1 "
-            "(https_proxy)",
-            'export no_grpc_proxy="${no_grpc_proxy-$no_proxy},0.0.0.0"',
-        )
-        shell = ["bash", "-c", f'{found[1]}; printf %s "$no_grpc_proxy"']
-        remedied = subprocess.run(shell, capture_output=True, text=True, check=True)
-        monkeypatch.setenv("no_grpc_proxy", remedied.stdout)
-        assert told(endpoint.url, site) is None
-        with pytest.raises(ClientError, match="does not answer like a Triton server"):
-            TritonTransport(endpoint, timeout=5).server_ready()
+    with (
+        closing(TritonTransport(elsewhere, timeout=5)) as transport,
+        pytest.raises(ServerAwayError),
+    ):
+        transport.server_ready()
+    found = told(elsewhere.url, site)
+    assert found == (
+        f"{elsewhere.url} can be reached, but gRPC goes through the proxy 127.0.0.1:1 "
+        "(https_proxy)",
+        'export no_grpc_proxy="${no_grpc_proxy-$no_proxy},0.0.0.0"',
+    )
+    shell = ["bash", "-c", f'{found[1]}; printf %s "$no_grpc_proxy"']
+    remedied = subprocess.run(shell, capture_output=True, text=True, check=True)
+    monkeypatch.setenv("no_grpc_proxy", remedied.stdout)
+    assert_reached(elsewhere, site)
 
 
 @pytest.mark.parametrize(
@@ -240,14 +243,10 @@ def test_a_proxy_of_this_host_that_grpc_takes_is_told_without_its_password(
         {"grpc_proxy": ""},  # gRPC looks no further
     ],
 )
-def test_a_proxy_that_grpc_does_not_take_is_not_in_the_way(site, monkeypatch, variables):
+def test_a_proxy_that_grpc_does_not_take_is_not_in_the_way(site, elsewhere, monkeypatch, variables):
     for name, value in {"https_proxy": "http://127.0.0.1:1", **variables}.items():
         monkeypatch.setenv(name, value)
-    with grpc_server(site.issue("0.0.0.0")) as port:
-        assert told(f"grpcs://0.0.0.0:{port}", site) is None
-        endpoint = Endpoint.parse(f"grpcs://0.0.0.0:{port}", ca=site.file)
-        with pytest.raises(ClientError, match="does not answer like a Triton server"):
-            TritonTransport(endpoint, timeout=5).server_ready()
+    assert_reached(elsewhere, site)
 
 
 @pytest.mark.parametrize("content", [None, b"none"])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -63,22 +64,15 @@ def test_a_server_that_cannot_be_asked_has_unreachable_models():
 
 
 def test_everything_is_exported():
+    others = ("wrong", "failing", "unready", "unjudged", "unreachable")
     assert exported(CHECK, CHECK) == [
         f'numl_smoke_server_ready{{server="{URL}"}} 1',
         f'numl_smoke_last_check_timestamp_seconds{{server="{URL}"}} 160.0',
         f'numl_smoke_certificate_expiry_timestamp_seconds{{server="{URL}"}} 5000000000.0',
         f'numl_smoke_state{{{LABELS},state="right"}} 1',
-        f'numl_smoke_state{{{LABELS},state="wrong"}} 0',
-        f'numl_smoke_state{{{LABELS},state="failing"}} 0',
-        f'numl_smoke_state{{{LABELS},state="unready"}} 0',
-        f'numl_smoke_state{{{LABELS},state="unjudged"}} 0',
-        f'numl_smoke_state{{{LABELS},state="unreachable"}} 0',
+        *(f'numl_smoke_state{{{LABELS},state="{state}"}} 0' for state in others),
         f'numl_smoke_checks_total{{{LABELS},state="right"}} 2',
-        f'numl_smoke_checks_total{{{LABELS},state="wrong"}} 0',
-        f'numl_smoke_checks_total{{{LABELS},state="failing"}} 0',
-        f'numl_smoke_checks_total{{{LABELS},state="unready"}} 0',
-        f'numl_smoke_checks_total{{{LABELS},state="unjudged"}} 0',
-        f'numl_smoke_checks_total{{{LABELS},state="unreachable"}} 0',
+        *(f'numl_smoke_checks_total{{{LABELS},state="{state}"}} 0' for state in others),
         f"numl_smoke_latency_seconds{{{LABELS}}} 0.25",
         f"numl_smoke_last_right_timestamp_seconds{{{LABELS}}} 160.0",
     ]
@@ -139,18 +133,12 @@ def test_a_port_that_is_taken_is_named():
 
 
 def test_a_repository_that_is_wrong_from_the_beginning_ends_it():
-    def expected() -> dict[str, ExpectedModel]:
-        raise RepositoryError("no model m")
-
     with pytest.raises(RepositoryError):
-        watching(expected=expected).run("127.0.0.1", 0)
+        watching(expected=Mock(side_effect=RepositoryError("no model m"))).run("127.0.0.1", 0)
 
 
 def test_a_fault_of_its_own_ends_it_since_nobody_would_renew_what_it_exports(monkeypatch):
-    def check(*_: object, **__: object) -> ServiceCheck:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(watch, "check_service", check)
+    monkeypatch.setattr(watch, "check_service", Mock(side_effect=ZeroDivisionError))
     with pytest.raises(ZeroDivisionError):
         watching(["http://127.0.0.1:9"]).run("127.0.0.1", 0)
 
