@@ -1,6 +1,5 @@
 """What the gallery's clients say where no server answers, and of files that are not there."""
 
-import importlib.util
 import re
 import runpy
 import sys
@@ -11,7 +10,6 @@ import pytest
 
 from deploy.client.example import CLIENT
 from deploy.host.paths import CHECKOUT
-from tests.programs import run_program
 
 CLIENTS = sorted(CHECKOUT.glob(f"gallery/*/{CLIENT}"))
 
@@ -29,23 +27,36 @@ FILES = re.compile(r"--(?:graph|images|picture|texts|volume)\b")
 
 
 @pytest.fixture
-def complaint(monkeypatch, capsys):
-    """Run a client as a script; return the line that it ends with, which is all that it says."""
+def ending(monkeypatch, capsys):
+    """Run a program of the gallery; return what it exits with, and the errors that it prints."""
 
-    def run(client: Path, *words: object) -> str:
-        monkeypatch.setattr("sys.argv", [str(client), "--url", "127.0.0.1:1", *map(str, words)])
-        monkeypatch.syspath_prepend(client.parent)
+    def run(program: Path, *words: object) -> tuple[object, str]:
+        monkeypatch.setattr("sys.argv", [str(program), *map(str, words)])
+        monkeypatch.syspath_prepend(program.parent)
         with pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(client), run_name="__main__")
-        assert capsys.readouterr() == ("", "")
-        [line] = ended.value.code.splitlines()
-        return line
+            runpy.run_path(str(program), run_name="__main__")
+        said = capsys.readouterr()
+        assert said.out == ""
+        return ended.value.code, said.err
 
     before = set(sys.modules)
     yield run
     for name in set(sys.modules) - before:  # another client's modules may have the same names
         if (sys.modules[name].__dict__.get("__file__") or "").startswith(str(CHECKOUT / "gallery")):
             del sys.modules[name]
+
+
+@pytest.fixture
+def complaint(ending):
+    """Run a client that asks where no server is; return the line that is all that it says."""
+
+    def run(client: Path, *words: object) -> str:
+        code, printed = ending(client, "--url", "127.0.0.1:1", *words)
+        assert printed == ""
+        [line] = code.splitlines()
+        return line
+
+    return run
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda path: path.parent.name)
@@ -71,21 +82,19 @@ def test_a_file_that_is_not_there_is_one_line(complaint, client, flag, tmp_path)
 
 @pytest.mark.parametrize("name", ["recommend/catalogue", "recommend/client", "zero_shot/client"])
 @pytest.mark.parametrize("content", ["", "a label and a text\n" * 6])
-def test_a_file_without_labels_is_refused(name, content, tmp_path):
+def test_a_file_without_labels_is_refused(ending, name, content, tmp_path):
     texts = tmp_path / "texts.tsv"
     texts.write_text(content)
-    done = run_program([sys.executable, CHECKOUT / "gallery" / f"{name}.py", "--texts", texts])
-    assert done.returncode == 2
-    assert f"error: {texts}: not " in done.stderr.splitlines()[-1]
+    code, printed = ending(CHECKOUT / "gallery" / f"{name}.py", "--texts", texts)
+    assert code == 2
+    assert f"error: {texts}: not " in printed.splitlines()[-1]
 
 
 def test_texts_that_are_not_those_of_the_catalogue_are_refused(monkeypatch, capsys):
-    path = CHECKOUT / "gallery" / "recommend" / CLIENT
-    spec = importlib.util.spec_from_file_location("client", path)
-    client = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(client)
-    monkeypatch.setattr(client, "ask", lambda *_: (["Of another catalogue."], [1.0]))
+    main = runpy.run_path(str(CHECKOUT / "gallery" / "recommend" / CLIENT))["main"]
+    answer = (["Of another catalogue."], [1.0])
+    monkeypatch.setitem(main.__globals__, "ask", lambda *_: answer)
     monkeypatch.setattr(sys, "argv", ["client.py"])
     with pytest.raises(SystemExit):
-        client.main()
+        main()
     assert "sample.tsv: not the texts of the catalogue" in capsys.readouterr().err
