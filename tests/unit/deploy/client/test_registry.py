@@ -33,10 +33,7 @@ def test_a_folder_that_names_none_is_told(tmp_path, kind):
 
 def test_a_server_that_has_died_is_not_named(tmp_path):
     registry = Registry(tmp_path / "servers")
-    with pytest.raises(ClientError, match="names no server"):
-        registry.urls()
     dead, alive = registry.enter("grpc://dead:1"), registry.enter("grpc://alive:1")
-    (registry.folder / "notes.json").write_text("[]")
     long_ago = time.time() - 600
     for entry in (dead, alive):
         os.utime(registry.folder / f"{entry.name}.json", (long_ago, long_ago))

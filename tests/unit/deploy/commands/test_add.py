@@ -19,6 +19,7 @@ from deploy.triton.site import called_by
 from tests.programs import write_program
 
 ONNX = CHECKOUT / "tests" / "integration" / "data" / "hits.onnx"
+WRITE = "import numpy as np; np.savez('golden.npz', **{'input/x': [1], 'output/y': [1]})"
 OF_CLASS = ("--weights", "net.pt", "--example", "example.npz", "--from")
 
 
@@ -111,11 +112,9 @@ def test_what_another_add_is_making_is_left_to_it(typed_in, tmp_path, monkeypatc
 
 def test_a_model_that_came_while_it_was_made_stays(typed_in, tmp_path, monkeypatch, capsys):
     (typed_in / "net.py").touch()
-    theirs = tmp_path / "mine"
-    write = "import numpy as np; np.savez('golden.npz', **{'input/x': [1], 'output/y': [1]})"
+    theirs, tensors = tmp_path / "mine", '{"input": [], "output": []}'
     come = f"import os; os.makedirs('{theirs}/1')"
-    tensors = '{"input": [], "output": []}'
-    run_instead(monkeypatch, typed_in, f"{write}; {come}; print('{tensors}')")
+    run_instead(monkeypatch, typed_in, f"{WRITE}; {come}; print('{tensors}')")
     assert main(["mine", *OF_CLASS, "net:Net", "--into", str(tmp_path)]) == 1
     assert f"{theirs} is there already" in capsys.readouterr().err
     assert [path.name for path in theirs.iterdir()] == ["1"]
@@ -155,7 +154,6 @@ print(json.dumps({"input": [], "output": []}))
 def test_a_model_may_print_where_the_trial_run_prints_its_tensors(typed_in, tmp_path, monkeypatch):
     (typed_in / "net.py").touch()
     tensors = '{"input": [{"name": "x", "datatype": "FP32", "dims": [1]}], "output": []}'
-    write = "import numpy as np; np.savez('golden.npz', **{'input/x': [1], 'output/y': [1]})"
-    run_instead(monkeypatch, typed_in, f"{write}; print(1); print('{tensors}'); print(2)")
+    run_instead(monkeypatch, typed_in, f"{WRITE}; print(1); print('{tensors}'); print(2)")
     assert main(["mine", *OF_CLASS, "net:Net", "--into", str(tmp_path)]) == 0
     assert [tensor.name for tensor in config_of(tmp_path / "mine").input] == ["x"]
