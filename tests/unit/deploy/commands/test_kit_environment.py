@@ -119,12 +119,6 @@ def test_nothing_of_the_environment_is_for_all_to_write_whatever_the_umask(check
     assert not [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o002]
 
 
-def test_an_environment_that_is_complete_is_left_as_it_is(checkout):
-    (checkout / ".venv" / "bin" / "mine").touch()
-    assert set_up(checkout) == ""
-    assert (checkout / ".venv" / "bin" / "mine").exists()
-
-
 def without_environment(checkout: Path, name: str) -> Path:
     ignored = shutil.ignore_patterns(".venv")
     return Path(shutil.copytree(checkout, checkout.with_name(name), ignore=ignored))
@@ -170,7 +164,9 @@ def test_the_environment_of_a_checkout_that_was_copied_or_moved_is_made_again(ch
         assert set_up(there).startswith("making the kit's Python environment in .venv")
         assert code_of(there) == there
         assert not (there / ".venv" / "bin" / "pytest").exists()
-        assert set_up(there) == ""
+        (there / ".venv" / "bin" / "mine").touch()
+        assert set_up(there) == ""  # it is complete, and left as it is
+        assert (there / ".venv" / "bin" / "mine").exists()
 
 
 def test_the_environment_is_made_again_once_its_python_has_become_another_version(checkout):

@@ -23,10 +23,6 @@ from scripts.documentation.floors import ROOMS
 from tests.pages import PAGES, README, blocks
 
 
-def test_the_readme_is_short():
-    assert len(README.read_text().splitlines()) <= 180
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_file_that_is_named_is_there(page):
     text = page.read_text()
