@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -45,8 +46,7 @@ class Server:
         self.open -= 1
 
 
-def away() -> None:
-    raise ServerAwayError("http://x: connection refused")
+away = Mock(side_effect=ServerAwayError("http://x: connection refused"))
 
 
 def pooled(*servers: Server) -> PooledTransport:
@@ -79,10 +79,7 @@ def test_a_server_that_is_away_loses_no_request_and_is_asked_seldom():
 
 
 def test_a_server_that_hangs_does_not_get_the_next_requests_too():
-    def hang() -> None:
-        raise NoAnswerError("no answer within 60 s")
-
-    hung, here = Server(0, hang), Server(1)
+    hung, here = Server(0, Mock(side_effect=NoAnswerError("no answer within 60 s"))), Server(1)
     pool = pooled(hung, here)
     while not hung.asked:
         with suppress(NoAnswerError):  # one of the two is chosen at random
@@ -112,9 +109,7 @@ def test_the_budget_of_retries_ends():
 
 
 def test_what_a_server_refuses_is_not_tried_elsewhere():
-    def refuse() -> None:
-        raise RequestError("hit_table/integral is NaN")
-
+    refuse = Mock(side_effect=RequestError("hit_table/integral is NaN"))
     one, other = Server(0, refuse), Server(1, refuse)
     both = pooled(one, other)
     with pytest.raises(RequestError, match="NaN"):

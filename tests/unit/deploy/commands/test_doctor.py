@@ -1,11 +1,11 @@
 import dataclasses
 import json
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
 from deploy.commands import doctor
-from deploy.deployment.deployment import Deployment
 from deploy.host.errors import KitError
 from deploy.host.finding import Finding, distinct, ok, wrong
 
@@ -23,24 +23,14 @@ PROBLEM = Finding(
 )
 
 
-class Host:
-    """Finds what it is told to, one list after the other."""
-
-    def __init__(self, *rounds: list[Finding]) -> None:
-        self.rounds = list(rounds)
-        self.deployments: list[Deployment] = []
-
-    def __call__(self, deployment: Deployment) -> list[Finding]:
-        self.deployments.append(deployment)
-        return self.rounds.pop(0)
-
-
 @pytest.fixture
 def finds(monkeypatch):
-    def patched(*rounds: list[Finding]) -> Host:
-        host = Host(*rounds)
-        monkeypatch.setattr(doctor, "examine_everything", host)
-        return host
+    """Have doctor find what it is told to, one list after the other."""
+
+    def patched(*rounds: list[Finding]) -> Mock:
+        examine = Mock(side_effect=rounds)
+        monkeypatch.setattr(doctor, "examine_everything", examine)
+        return examine
 
     return patched
 
@@ -100,17 +90,10 @@ def test_fix_says_what_it_did_and_looks_again(finds, capsys):
 def test_machines_get_one_document(finds, capsys):
     finds([PROBLEM], [FINE])
     assert doctor.main(["--fix", "--json"]) == 0
+    fine = {"level": "ok", "finding": "ports", "detail": "8000 is free", "remedy": None}
     assert json.loads(capsys.readouterr().out) == {
         "ok": True,
-        "findings": [
-            {
-                "level": "ok",
-                "finding": "ports",
-                "detail": "8000 is free",
-                "remedy": None,
-                "fixable": False,
-            }
-        ],
+        "findings": [{**fine, "fixable": False}],
         "fixes": [{"ok": True, "said": "removed 3"}],
     }
 
@@ -118,10 +101,11 @@ def test_machines_get_one_document(finds, capsys):
 def test_it_looks_after_the_deployment_that_is_named(finds, tmp_path):
     file = tmp_path / "site.toml"
     file.write_text('name = "site"\nengine = "docker"\n')
-    host = finds([], [])
+    examine = finds([], [])
     doctor.main([str(file), "--quiet"])
     doctor.main(["--name", "other", "--quiet"])
-    assert [(d.name, d.engine) for d in host.deployments] == [("site", "docker"), ("other", "auto")]
+    found = [(deployment.name, deployment.engine) for (deployment,), _ in examine.call_args_list]
+    assert found == [("site", "docker"), ("other", "auto")]
 
 
 def test_a_deployment_file_that_is_none_is_wrong_usage(tmp_path):

@@ -81,7 +81,7 @@ ASKED = "{}/client.py: inputs() returns "
     ("'input/x:0': np.ones(1)", IS_ONE, f"{ASKED}input/x:0 as float64; model m takes FP32"),
     ("'input/x:0': ['one']", IS_ONE, f"{ASKED}input/x:0 as <U3; model m takes FP32"),
     (f"{GIVEN}, 'z': [1]", IS_ONE, f"{ASKED}z as int64; model m has no such input"),
-])  # fmt: skip
+], ids=["zero byte", "no number", "infinite", "other type", "text", "unknown input"])  # fmt: skip
 def test_what_is_no_reference_is_refused_with_what_to_do_about_it(served, given, output, says):
     ask, folder = served
     (folder / "client.py").write_text(f"import numpy as np\ndef inputs(): return {{{given}}}\n")

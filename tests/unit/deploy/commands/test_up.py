@@ -1,10 +1,10 @@
-"""What ``up`` does about a start that fails; the engine is a stand-in."""
+"""What ``up`` does about a start that fails; a mock stands for the engine."""
 
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +12,6 @@ from deploy.commands import down, up
 from deploy.commands.up import start
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines.base import Engine
 from deploy.host.errors import LaunchError
 from deploy.host.failures import diagnose
 from deploy.host.paths import CHECKOUT
@@ -24,41 +23,25 @@ PORT = diagnose(
 OTHER = LaunchError("the server ended")
 
 
-class StandIn:
-    """Starts that end as they are told to."""
-
-    def __init__(self, outcomes: Sequence[LaunchError | None], deployment: Deployment) -> None:
-        self.outcomes, self.deployment, self.starts = list(outcomes), deployment, 0
-
-    def plan(self, *, parent: int | None) -> None:
-        return None
-
-    def launch(self, *, plan: object, say: object) -> str:
-        self.starts += 1
-        outcome = self.outcomes.pop(0)
-        if outcome is not None:
-            raise outcome
-        return "ready"
-
-
-def started(*outcomes: LaunchError | None, **settings: Any) -> tuple[int, list[str]]:
-    """Return how often a server was started, and what was said."""
-    engine, said = StandIn(outcomes, Deployment(**settings)), list[str]()
+def started(*outcomes: LaunchError | str, **settings: Any) -> tuple[int, list[str]]:
+    """Return how often a server was started whose starts end so, and what was said."""
+    engine, said = Mock(deployment=Deployment(**settings)), list[str]()
+    engine.launch.side_effect = outcomes
     try:
-        assert cast("str", start(cast("Engine", engine), said.append)) == "ready"
+        assert start(engine, said.append) == "ready"
     except LaunchError as error:
         said.append(f"failed: {error.cause}")
-    return engine.starts, said
+    return engine.launch.call_count, said
 
 
 def test_ports_that_were_found_are_looked_for_anew_when_they_are_lost():
-    assert started(PORT, PORT, None) == (3, [f"{PORT.cause}; starting again"] * 2)
-    assert started(*[PORT] * 4, None)[0] == 4
+    assert started(PORT, PORT, "ready") == (3, [f"{PORT.cause}; starting again"] * 2)
+    assert started(*[PORT] * 4, "ready")[0] == 4
 
 
 @pytest.mark.parametrize(("outcome", "settings"), [(OTHER, {}), (PORT, {"ports": Ports()})])
 def test_nothing_else_is_tried_again(outcome, settings):
-    assert started(outcome, None, **settings) == (1, [f"failed: {outcome.cause}"])
+    assert started(outcome, "ready", **settings) == (1, [f"failed: {outcome.cause}"])
 
 
 @pytest.mark.parametrize("there", [0, 1])
