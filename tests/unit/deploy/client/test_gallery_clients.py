@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,14 @@ CLIENTS = sorted(CHECKOUT.glob(f"gallery/*/{CLIENT}"))
 
 
 @pytest.fixture(scope="module")
-def graph(tmp_path_factory):
-    """What gat/train.py --graph writes, of a few papers."""
-    path = tmp_path_factory.mktemp("graph") / "graph.npz"
+def given(tmp_path_factory):
+    """Files by the flags that take them: of a few papers as gat/train.py writes it, of a head."""
+    folder = tmp_path_factory.mktemp("given")
+    graph, volume = folder / "graph.npz", folder / "volume.npy"
     x, test = np.zeros((8, 1433), np.float32), np.ones(8, bool)
-    np.savez(path, x=x, edges=np.zeros((2, 4), np.int64), subject=np.zeros(8, int), test=test)
-    return path
+    np.savez(graph, x=x, edges=np.zeros((2, 4), np.int64), subject=np.zeros(8, int), test=test)
+    np.save(volume, np.zeros((2, 2, 2), np.float32))
+    return {"--graph": graph, "--volume": volume}
 
 
 FILES = re.compile(r"--(?:graph|images|picture|texts|volume)\b")
@@ -60,9 +63,9 @@ def complaint(ending):
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda path: path.parent.name)
-def test_a_server_that_is_away_is_one_line(complaint, client, graph):
-    words = ["--graph", graph] if "--graph" in client.read_text() else []
-    assert complaint(client, *words).startswith("error: [StatusCode.UNAVAILABLE] ")
+def test_a_server_that_is_away_is_one_line(complaint, client, given):
+    words = [each for each in given.items() if each[0] in client.read_text()]
+    assert complaint(client, *chain(*words)).startswith("error: [StatusCode.UNAVAILABLE] ")
 
 
 @pytest.mark.parametrize(
