@@ -15,7 +15,6 @@ from deploy.host.errors import LaunchError
 _SUCCESSES = "nv_inference_request_success_total"
 _FAILURES = "nv_inference_request_failure_total"
 _SUMMARY = "nv_inference_request_summary_us"
-_MEDIAN, _P99 = "0.5", "0.99"
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ def read_counts(text: str) -> dict[str, ModelCounts]:
         model: ModelCounts(
             requests=int(totals[model, _SUCCESSES]),
             failures=int(totals[model, _FAILURES]),
-            p50=quantiles.get((model, _MEDIAN)),
-            p99=quantiles.get((model, _P99)),
+            p50=quantiles.get((model, "0.5")),
+            p99=quantiles.get((model, "0.99")),
         )
         for model in sorted(models)
     }

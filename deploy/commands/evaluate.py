@@ -64,7 +64,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             undrawn = KitError(cause, "choose another --plot")
             report |= {"ok": False, "error": undrawn.cause, "remedy": undrawn.remedy}
     if found.scores.events:
-        _show(found, report, console)
+        _show(model.title, found, report, console)
     told = "failed and are not in these figures"
     show_failures(found.failures, console, answered=bool(report["events"]), told=told)
     if undrawn is not None and console.mode != "json":
@@ -73,11 +73,10 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     return 0 if report["ok"] else 1
 
 
-def _show(found: Evaluation, report: Mapping[str, Any], console: Console) -> None:
-    weights = f" ({report['weights']})" if report["weights"] else ""
+def _show(title: str, found: Evaluation, report: Mapping[str, Any], console: Console) -> None:
     console.line(
-        f"{counted(report['events'], 'event')}, {counted(report['hits'], 'hit')}: {report['model']}"
-        f"{weights} at {report['endpoint']}, {report['split']} of {report['file']}"
+        f"{counted(report['events'], 'event')}, {counted(report['hits'], 'hit')}: {title} at "
+        f"{report['endpoint']}, {report['split']} of {report['file']}"
     )
     for name, head in found.scores.heads.items():
         what = "events" if name == "event" else "hits"

@@ -130,7 +130,7 @@ def _infer(options: argparse.Namespace, console: Console) -> int:
             progress=lambda t: advance(t.done, t.seen, f"{len(t.failures)} failed"),
         )
     report = tally.report(client.model, client.url, options.files)
-    _show(report, tally, console)
+    _show(client.model.title, report, tally, console)
     if out is not None and tally.out is None and out.exists():
         console.say(f"{out} is left as it was: no event was answered")
     if tally.ended is not None and console.mode != "json":
@@ -246,15 +246,14 @@ def _same(one: Path, other: Path) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)  # resolve() raises for a link to itself
 
 
-def _show(report: dict[str, Any], tally: Tally, console: Console) -> None:
+def _show(title: str, report: dict[str, Any], tally: Tally, console: Console) -> None:
     """Print counts, speed, files and failed events; only failures if nothing was answered."""
     if not report["events"] and tally.failures:
         show_failures(tally.failures, console, answered=False)
         return
-    weights = f" ({report['weights']})" if report["weights"] else ""
     console.line(
         f"{counted(report['events'], 'event')}, {counted(report['hits'], 'hit')}: "
-        f"{report['model']}{weights} at {report['endpoint']}"
+        f"{title} at {report['endpoint']}"
     )
     if report["events"]:
         counts = [*report["labels"].items(), ("noise", report["noise"])]
