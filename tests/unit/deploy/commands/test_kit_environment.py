@@ -19,46 +19,45 @@ ELSEWHERE = "set PYTHON to a Python from elsewhere (conda, uv)"
 OLD = '[ "$1" = --version ] && echo Python 3.9.2 || exit 1'
 
 
-def said(folder: Path, *programs: str, python: str = "") -> str:
-    """What it says where only these programs are on the path, to root."""
-    for name in ("bash", "dirname"):
-        (folder / name).symlink_to(shutil.which(name) or name)
-    for name in programs:
-        write_program(folder / name, OLD if name == "python3" else "")
-    environment = {"PATH": str(folder), "CXX": "c++"} | ({"PYTHON": python} if python else {})
-    done = run_program([CHECKOUT / "scripts" / "kit-environment"], env=environment)
-    assert (done.returncode, done.stdout) == (2, "")
-    return done.stderr
+ROOT = "" if os.geteuid() == 0 else "as root: "
+UPDATE = "" if list(Path("/var/lib/apt/lists").glob("*_Packages*")) else "apt-get update && "
+TOO_OLD = "python3 is Python 3.9.2; the kit needs 3.10 to 3.14"
 
 
 @pytest.mark.parametrize(
-    ("manager", "remedy"),
+    ("programs", "python", "cause", "remedy"),
     [
-        ("dnf", f"dnf install python3.12; or {ELSEWHERE}"),
-        ("zypper", f"zypper install python312; or {ELSEWHERE}"),
-        ("apt-get", ELSEWHERE),  # Debian 11 and Ubuntu 20.04 have one Python only
-        ("pacman", ELSEWHERE),
+        (["python3", "dnf"], {}, TOO_OLD, f"{ROOT}dnf install python3.12; or {ELSEWHERE}"),
+        (["python3", "zypper"], {}, TOO_OLD, f"{ROOT}zypper install python312; or {ELSEWHERE}"),
+        # Debian 11 and Ubuntu 20.04 have one Python only.
+        (["python3", "apt-get"], {}, TOO_OLD, ELSEWHERE),
+        (["python3", "pacman"], {}, TOO_OLD, ELSEWHERE),
+        (
+            ["apt-get"],
+            {},
+            "there is no Python; the kit needs 3.10 to 3.14",
+            f"{ROOT}{UPDATE}apt-get install python3 python3-venv; or {ELSEWHERE}",
+        ),
+        (
+            ["python3"],
+            {"PYTHON": "python3"},
+            "PYTHON=python3 is not a release of Python from 3.10 to 3.14",
+            "set PYTHON to another, or unset it",
+        ),
     ],
+    ids=["Red Hat", "SUSE", "Debian", "Arch", "no Python", "one that is given"],
 )
-def test_an_old_python_is_named_and_a_newer_one_where_there_is_one(tmp_path, manager, remedy):
-    if os.geteuid() != 0:
-        remedy = remedy.replace(f"{manager} install", f"as root: {manager} install")
-    cause = "python3 is Python 3.9.2; the kit needs 3.10 to 3.14"
-    assert said(tmp_path, "python3", manager) == f"error: {cause}\n  try: {remedy}\n"
-
-
-def test_a_host_without_python_is_told_how_to_get_one(tmp_path):
-    become = "" if os.geteuid() == 0 else "as root: "
-    update = "" if list(Path("/var/lib/apt/lists").glob("*_Packages*")) else "apt-get update && "
-    remedy = f"{become}{update}apt-get install python3 python3-venv; or {ELSEWHERE}"
-    cause = "there is no Python; the kit needs 3.10 to 3.14"
-    assert said(tmp_path, "apt-get") == f"error: {cause}\n  try: {remedy}\n"
-
-
-def test_a_given_python_that_is_too_old_is_named(tmp_path):
-    told = said(tmp_path, "python3", python="python3")
-    cause = "PYTHON=python3 is not a release of Python from 3.10 to 3.14"
-    assert told == f"error: {cause}\n  try: set PYTHON to another, or unset it\n"
+def test_a_python_that_will_not_do_is_named_and_a_newer_one_where_there_is_one(
+    tmp_path, programs, python, cause, remedy
+):
+    for name in ("bash", "dirname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    for name in programs:
+        write_program(tmp_path / name, OLD if name == "python3" else "")
+    variables = {"PATH": str(tmp_path), "CXX": "c++", **python}
+    done = run_program([CHECKOUT / "scripts" / "kit-environment"], env=variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {cause}\n  try: {remedy}\n"
 
 
 PIP = f"pip-{version('pip')}.dist-info"
