@@ -16,7 +16,7 @@ from deploy.client.registry import Registry
 from deploy.client.transport import ServedModel
 from deploy.commands import evaluate, infer
 from deploy.events import client
-from deploy.host.errors import ClientError, ServerAwayError
+from deploy.host.errors import ClientError, NotRunningError, ServerAwayError
 from tests.inputs import EVENTS
 from tests.unit.deploy.events.played import Fake
 from tests.unit.deploy.events.written import make_event, write_pynuml
@@ -63,49 +63,47 @@ def run(*arguments: object) -> int:
     return infer.main([str(a) for a in arguments])
 
 
+def report(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> Any:
+    """Return the answer as JSON, beside which nothing is told."""
+    assert run(*arguments, "--json") == status
+    said = capsys.readouterr()
+    assert said.err == ""
+    return json.loads(said.out)
+
+
+def failures_in(results: Path) -> tuple[int, bool]:
+    """Return how many failures are in a results file, and whether it is complete."""
+    with h5py.File(results) as file:
+        return len(file["failed_table/reason"]), bool(file.attrs["complete"])
+
+
 def test_all_events_answered_is_success(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [6, 9])
-    assert run(events, "--out", tmp_path / "r.h5", "--display", tmp_path / "png") == 0
+    assert run(events, "--out", tmp_path / "r.h5") == 0
     out = capsys.readouterr().out
     assert out.startswith("2 events, 15 hits: nugraph3 at http://localhost:8000\n")
     assert "a 3, b 5, c 5, noise 2" in out
     with h5py.File(tmp_path / "r.h5") as file:
         assert len(file["hit_table/hit_id"]) == 15
         assert file.attrs["complete"]
-    assert sorted(p.name for p in (tmp_path / "png").iterdir()) == [
-        "run1_subrun2_event0_nugraph3.png",
-        "run1_subrun2_event1_nugraph3.png",
-    ]
 
 
 def test_a_bad_event_and_a_bad_file_are_listed_and_the_rest_goes_on(tmp_path, capsys):
-    events = write_events(tmp_path / "a.h5", [6, 9, 12], bad=1)
-    assert run(events, tmp_path / "no.h5", "--json", "--out", tmp_path / "r.h5") == 1
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["ok"], answer["events"], answer["hits"]) == (False, 2, 18)
-    assert answer["failed"] == [
-        {
-            "event_id": [1, 2, 1],
-            "file": str(events),
-            "reason": "hit_table/integral row 0 is 2e+06: above 1e6",
-        },
-        {
-            "event_id": None,
-            "file": str(tmp_path / "no.h5"),
-            "reason": f"{tmp_path / 'no.h5'}: no such file",
-        },
+    events, missing = write_events(tmp_path / "a.h5", [6, 9, 12], bad=1), tmp_path / "no.h5"
+    told = report(capsys, events, missing, "--out", tmp_path / "r.h5", status=1)
+    assert (told["ok"], told["events"], told["hits"]) == (False, 2, 18)
+    reason = "hit_table/integral row 0 is 2e+06: above 1e6"
+    assert told["failed"] == [
+        {"event_id": [1, 2, 1], "file": str(events), "reason": reason},
+        {"event_id": None, "file": str(missing), "reason": f"{missing}: no such file"},
     ]
-    with h5py.File(tmp_path / "r.h5") as file:
-        assert len(file["failed_table/reason"]) == 2
-        assert not file.attrs["complete"]
+    assert failures_in(tmp_path / "r.h5") == (2, False)
 
 
 def test_a_bad_event_alone_leaves_the_results_complete(tmp_path):
     events = write_events(tmp_path / "a.h5", [6, 9], bad=1)
     assert run(events, "--out", tmp_path / "r.h5", "--quiet") == 1
-    with h5py.File(tmp_path / "r.h5") as file:
-        assert len(file["failed_table/reason"]) == 1
-        assert file.attrs["complete"]
+    assert failures_in(tmp_path / "r.h5") == (1, True)
 
 
 def write_unreadable(path: Path, fault: str) -> Path:
@@ -124,9 +122,8 @@ def write_unreadable(path: Path, fault: str) -> Path:
 def test_files_that_cannot_be_read_leave_no_results_and_replace_none(fault, tmp_path, capsys):
     bad = write_unreadable(tmp_path / "bad.h5", fault)
     out = tmp_path / "r.h5"
-    assert run(bad, bad, "--out", out, "--json") == 1
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["out"], len(answer["failed"])) == (None, 2)
+    told = report(capsys, bad, bad, "--out", out, status=1)
+    assert (told["out"], len(told["failed"])) == (None, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["bad.h5"]
     out.write_text("of an earlier run")
     assert run(bad, "--event", "1,2,0", "--out", out) == 1
@@ -138,9 +135,7 @@ def test_a_file_that_can_be_read_leaves_its_failures_beside_one_that_cannot(tmp_
     bad = write_unreadable(tmp_path / "bad.h5", "text")
     events = write_events(tmp_path / "a.h5", [6], bad=0)
     assert run(bad, events, "--out", tmp_path / "r.h5", "--quiet") == 1
-    with h5py.File(tmp_path / "r.h5") as file:
-        assert len(file["failed_table/reason"]) == 2
-        assert not file.attrs["complete"]
+    assert failures_in(tmp_path / "r.h5") == (2, False)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +146,7 @@ def test_a_folder_that_is_not_there_is_refused_before_a_server_is_asked(
 ):
     events = write_events(tmp_path / "a.h5", [3])
     assert run(events, flag, f"{tmp_path}/none/{last}") == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (
+    assert capsys.readouterr() == (
         "",
         f"error: no such folder: {tmp_path / 'none'}\n"
         f"  try: mkdir -p {tmp_path / 'none'}, or another {flag}\n",
@@ -163,26 +157,18 @@ def test_a_folder_that_is_not_there_is_refused_before_a_server_is_asked(
 
 def test_where_nothing_was_answered_only_the_errors_are_told(tmp_path, capsys):
     missing = tmp_path / "no.h5"
+    error = f"error: {missing}: no such file\n"
     assert run(missing) == 1
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"error: {missing}: no such file\n")
+    assert capsys.readouterr() == ("", error)
     assert run(missing, write_events(tmp_path / "a.h5", [6], bad=0), "--quiet") == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines() == [
-        f"error: {missing}: no such file",
-        "error: event 1,2,0: hit_table/integral row 0 is 2e+06: above 1e6",
-    ]
-    assert run(missing, "--json") == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out)["failed"][0]["reason"] == f"{missing}: no such file"
-    assert said.err == ""
+    refused = "error: event 1,2,0: hit_table/integral row 0 is 2e+06: above 1e6\n"
+    assert capsys.readouterr() == ("", error + refused)
+    assert report(capsys, missing, status=1)["failed"][0]["reason"] == f"{missing}: no such file"
 
 
 def test_only_the_wanted_events_are_sent(tmp_path, capsys):
     events = write_events(tmp_path / "a.h5", [3, 4, 5])
-    assert run(events, "--event", "1,2,1", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["hits"] == 4
+    assert report(capsys, events, "--event", "1,2,1")["hits"] == 4
     assert run(events, "--event", "1,2,1", "--event", "8,8,8") == 1
     assert "event 8,8,8: no such event in the files" in capsys.readouterr().out
 
@@ -207,40 +193,36 @@ def test_the_running_deployment_is_asked_by_default(tmp_path, monkeypatch):
     assert {e.url for e in FakeTransport.endpoints} == {"grpc://127.0.0.1:9101"}
 
 
-def test_where_no_deployment_is_running_no_server_is_guessed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(asked, "default_endpoint", lambda protocol: None)
-    assert run(write_events(tmp_path / "a.h5", [3])) == 1
-    assert capsys.readouterr().err == (
-        "error: no deployment is running\n  try: numlkit up, or name a server with --url\n"
-    )
-    assert FakeTransport.endpoints == []
+NO_SERVER = "numlkit up, or name a server with --url"
+AWAY = ClientError("no server answers at http://localhost:8000: connection refused", NO_SERVER)
+EXPIRED = ClientError("the certificate expired", "renew it")
 
 
-def test_what_is_in_a_server_s_way_is_told(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("running", "known", "told"),
+    [
+        (None, None, NotRunningError("no deployment is running", NO_SERVER)),
+        ("localhost", None, AWAY),
+        ("localhost", EXPIRED, EXPIRED),
+    ],
+    ids=["none is running", "it is away", "it is known what is in the way"],
+)
+def test_no_server_is_one_line_and_a_remedy(tmp_path, monkeypatch, capsys, running, known, told):
+    monkeypatch.setattr(asked, "default_endpoint", lambda protocol: running)
     monkeypatch.setattr(FakeTransport, "away", True)
-    known = ClientError("the certificate expired", "renew it")
     monkeypatch.setattr(asked, "why_unreachable", lambda endpoint, *, timeout: known)
-    assert run(write_events(tmp_path / "a.h5", [3]), "--url", "grpcs://h") == 1
-    assert capsys.readouterr().err == "error: the certificate expired\n  try: renew it\n"
-
-
-def test_no_server_is_one_line_and_a_remedy(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(FakeTransport, "away", True)
-    monkeypatch.setattr(asked, "why_unreachable", lambda endpoint, *, timeout: None)
     assert run(write_events(tmp_path / "a.h5", [3]), "--out", tmp_path / "r.h5") == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "error: no server answers at http://localhost:8000: connection refused",
-        "  try: numlkit up, or name a server with --url",
-    ]
+    assert capsys.readouterr() == ("", f"error: {told.cause}\n  try: {told.remedy}\n")
+    assert [endpoint.url for endpoint in FakeTransport.endpoints] == (
+        ["http://localhost:8000"] if running else []
+    )
     assert not (tmp_path / "r.h5").exists()
 
 
 def test_blank_lines_in_a_list_of_files_name_no_file(tmp_path, capsys):
     one, other = (write_events(tmp_path / f"{name}.h5", [3]) for name in ("a", "b c"))
     (tmp_path / "files.txt").write_text(f"\n{one}\n \t\n{other}\r\n\n")
-    assert run(f"@{tmp_path / 'files.txt'}", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["events"] == 2
+    assert report(capsys, f"@{tmp_path / 'files.txt'}")["events"] == 2
 
 
 def test_a_list_names_files_alone_whatever_their_names(tmp_path, monkeypatch, capsys):
@@ -249,8 +231,7 @@ def test_a_list_names_files_alone_whatever_their_names(tmp_path, monkeypatch, ca
     for name in names:
         write_events(tmp_path / os.fsdecode(name), [3])
     (tmp_path / "list").write_bytes(b"\n".join(names))
-    assert run("@list", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["events"] == 3
+    assert report(capsys, "@list")["events"] == 3
 
 
 @pytest.mark.parametrize(
@@ -283,17 +264,19 @@ def test_files_that_are_left_and_not_named_are_counted(tmp_path, capsys):
     assert "\nand 3 more (--json lists all)\n" in capsys.readouterr().out
 
 
-def test_a_link_to_itself_is_no_traceback(tmp_path, capsys):
-    link = tmp_path / "x.h5"
-    link.symlink_to(link.name)
-    assert run(link, "--out", tmp_path / "new.h5") == 1
-    assert "Too many levels of symbolic links" in capsys.readouterr().err
-
-
-def test_a_pipe_is_no_file_of_events(tmp_path, capsys):
-    os.mkfifo(tmp_path / "pipe.h5")
-    assert run(tmp_path / "pipe.h5") == 1
-    assert "pipe.h5: not a file" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+        (os.mkfifo, "x.h5: not a file"),
+    ],
+    ids=["a link to itself", "a pipe"],
+)
+def test_what_is_no_file_is_an_error_in_a_line(make, told, tmp_path, capsys):
+    make(tmp_path / "x.h5")
+    assert run(tmp_path / "x.h5", "--out", tmp_path / "new.h5") == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert told in line
 
 
 def test_an_input_is_never_overwritten(tmp_path, capsys):
@@ -306,14 +289,14 @@ def test_an_input_is_never_overwritten(tmp_path, capsys):
 
 def test_an_interrupt_keeps_what_was_answered(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(FakeTransport, "interrupt_at", 5)
-    events = write_events(tmp_path / "a.h5", [3, 4, 5, *[6] * 200])
+    events = write_events(tmp_path / "a.h5", [3, 4, 5, *[6] * 40])
     assert run(events, "--out", tmp_path / "r.h5", "--concurrency", 1) == 130
     assert "error: interrupted; " in capsys.readouterr().err
     with h5py.File(tmp_path / "r.h5") as file:
         assert not file.attrs["complete"]
         rows = {len(d) for n, d in file["hit_table"].items() if n != "event_id.seq_cnt"}
         assert len(rows) == 1
-        assert len(file["event_table/event_id"]) < 203
+        assert len(file["event_table/event_id"]) < 43
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
