@@ -31,6 +31,7 @@ from deploy.host.finding import Finding
 from tests.certificates import FAR_AHEAD, LONG_AGO, Authority, Pair
 
 CURVED = ec.generate_private_key(ec.SECP256R1())
+NAMES = x509.SubjectAlternativeName([x509.DNSName("localhost")])
 
 
 @pytest.fixture
@@ -118,15 +119,6 @@ def test_a_certificate_whose_key_is_of_an_unknown_kind_matches_no_other(authorit
     )
 
 
-def test_a_key_that_is_too_short_for_openssl_is_refused(tmp_path):
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-    pair = self_signed(tmp_path, rsa.generate_private_key(65537, 1024), names)
-    for role in ("server", "client"):
-        assert refusal(pair, role).cause == (
-            f"certificate {pair.cert}: not usable: ee key too small"
-        )
-
-
 def test_a_key_that_comes_with_its_curve_is_read(tmp_path):
     pair = self_signed(tmp_path, CURVED)
     words = ["openssl", "ecparam", "-name", "prime256v1"]
@@ -210,10 +202,18 @@ def test_a_certificate_whose_extensions_cannot_be_read_still_says_when_it_ends(
     assert found.not_before < found.not_after
 
 
-def test_a_certificate_with_a_damaged_extension_is_refused(tmp_path):
-    damaged = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.17"), b"\xff")
-    pair = self_signed(tmp_path, CURVED, damaged)
-    assert refusal(pair).cause == f"certificate {pair.cert}: not usable: invalid certificate"
+@pytest.mark.parametrize(
+    ("key", "extension", "reason"),
+    [
+        (rsa.generate_private_key(65537, 1024), NAMES, "ee key too small"),
+        (CURVED, x509.UnrecognizedExtension(NAMES.oid, b"\xff"), "invalid certificate"),
+    ],
+    ids=["a short key", "a damaged extension"],
+)
+def test_a_certificate_that_openssl_does_not_take_is_refused(tmp_path, key, extension, reason):
+    pair = self_signed(tmp_path, key, extension)
+    for role in ("server", "client"):
+        assert refusal(pair, role).cause == f"certificate {pair.cert}: not usable: {reason}"
 
 
 def test_a_certificate_for_clients_is_none_for_a_server(tmp_path):
@@ -224,8 +224,7 @@ def test_a_certificate_for_clients_is_none_for_a_server(tmp_path):
 
 
 def test_a_key_that_grpc_does_not_know_is_refused(tmp_path):
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
-    pair = self_signed(tmp_path, Ed25519PrivateKey.generate(), names)
+    pair = self_signed(tmp_path, Ed25519PrivateKey.generate(), NAMES)
     error = refused(lambda: check_server_files(Tls(cert=pair.cert, key=pair.key)))
     assert error.cause.startswith(f"certificate {pair.cert}: gRPC clients reject it: ")
     assert error.remedy == "use one with an RSA or ECDSA key, for the names clients ask for"
