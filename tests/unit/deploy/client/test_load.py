@@ -55,6 +55,14 @@ class Played:
             self.open -= 1
         return chosen
 
+    async def references(self, requests: list[Request], _: float) -> list[Request]:
+        return requests
+
+    async def __aenter__(self) -> Played:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
 
 FULL = (None, "UNAVAILABLE", "Exceeds maximum queue size")
 SLOW = (None, "DEADLINE_EXCEEDED", "Deadline Exceeded")
@@ -167,19 +175,7 @@ def test_of_clients_that_have_sent_nothing_no_part_was_answered_in_time():
 def offered(monkeypatch, server: Played) -> None:
     """Measure a server's capacity, and offer it half of that for a moment."""
     known = [Request(b"event", 9, RIGHT)]
-
-    class Connected:
-        infer = server.infer
-
-        async def __aenter__(self) -> Connected:
-            return self
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-        async def references(self, *_: object) -> list[Request]:
-            return known
-
-    monkeypatch.setattr(load, "Connections", lambda *_, **__: Connected())
+    monkeypatch.setattr(load, "Connections", lambda *_, **__: server)
     monkeypatch.setattr(load, "_PROBING_S", 0.3)
     options = load.parser().parse_args(["--rates", "0.5x", "--seconds", "0.1"])
     endpoint, traffic = Endpoint.parse("grpc://127.0.0.1:9"), {Tenant("clients", 0.0): known}
