@@ -19,7 +19,7 @@ from deploy.commands import evaluate
 from deploy.events import client, inference
 from deploy.events.graphs import GraphFile
 from deploy.events.training import read_training
-from deploy.host.errors import RequestError, ServerAwayError
+from deploy.host.errors import ClientError, RequestError, ServerAwayError
 from numl_formats.contract import INPUTS
 from tests.unit.deploy.events.played import Fake
 
@@ -174,10 +174,10 @@ def test_an_earlier_answer_stands_beside_unless_its_classes_are_others(tmp_path,
         ('{"semantic/recall-test": NaN}', "holds no figures of a test or validation"),
     ],
 )
-def test_figures_that_are_none_are_refused(tmp_path, capsys, content, message):
+def test_figures_that_are_none_are_refused(tmp_path, content, message):
     (tmp_path / "logged.json").write_text(content)
-    answer = report(capsys, GRAPHS, "--training", tmp_path / "logged.json", status=1)
-    assert message in answer["error"]
+    with pytest.raises(ClientError, match=message):
+        read_training(tmp_path / "logged.json")
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", "null", '"0.5"', "1" + 400 * "0"])
