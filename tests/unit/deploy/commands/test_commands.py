@@ -95,16 +95,6 @@ def test_status_shows_where_clients_find_the_server(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("command", ["up", "prepare"])
-def test_a_checkpoint_that_is_none_is_refused_before_anything_is_made(command, tmp_path):
-    (tmp_path / "own.ckpt").touch()
-    flags = ["--checkpoint", f"nugraph3={tmp_path}/own.ckpt"]
-    done = run_here([command, *flags], tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: checkpoint for nugraph3: {tmp_path}/own.ckpt: ")
-    assert [path.name for path in tmp_path.iterdir()] == ["own.ckpt"]
-
-
 def test_a_refused_launch_leaves_no_deployment(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
