@@ -5,9 +5,8 @@ are run against one in tests/integration/test_documentation.py.
 """
 
 import importlib
+import json
 import re
-import shlex
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from deploy.main import COMMANDS
 from numl_job.options import split_words
 from tests.kit import free_ports
 from tests.pages import PAGES, README, Line, console, inline, numlkit
+from tests.programs import run_program
 
 SCRIPTS_WITH_PARSER = ("benchmark.py", "benchmark_build.py", "import_checkpoint.py")
 # What a launch needs that this host may lack. tests/conformance plans those of its engine.
@@ -68,18 +68,20 @@ def test_what_is_shown_is_understood(line):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SCRIPTS_WITH_PARSER)
-def test_what_is_shown_of_a_script_is_understood(script):
-    shown = [found for line in [*console(), *inline()] if (found := script_of(line)) is not None]
-    lines = [shlex.join(words) for path, words in shown if path == f"scripts/{script}"]
-    assert lines
-    code = (
-        "import runpy, shlex, sys; path, *lines = sys.argv[1:]; sys.argv[:] = [path]\n"
-        "parser = runpy.run_path(path)['parser']()\n"
-        "for line in lines: parser.parse_args(shlex.split(line))"
-    )
-    words = [sys.executable, "-c", code, f"scripts/{script}", *lines]
-    done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+def test_what_is_shown_of_a_script_is_understood():
+    shown = {f"scripts/{name}": [] for name in SCRIPTS_WITH_PARSER}
+    for script, words in filter(None, map(script_of, [*console(), *inline()])):
+        shown.get(script, []).append(words)
+    assert all(shown.values())
+    code = """
+import json, runpy, sys
+for path, lines in json.loads(sys.argv.pop()).items():
+    sys.argv[:] = [path]
+    parser = runpy.run_path(path)["parser"]()
+    for words in lines:
+        parser.parse_args(words)
+"""
+    done = run_program([sys.executable, "-c", code, json.dumps(shown)], cwd=CHECKOUT)
     assert done.returncode == 0, done.stderr
 
 
