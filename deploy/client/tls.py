@@ -23,12 +23,11 @@ from deploy.host.errors import DeploymentError
 from deploy.host.files import read_most
 
 Role = Literal["server", "client"]
-# The options that name certificate and private key.
-_OPTIONS: Mapping[Role, tuple[str, str]] = {
-    "server": ("--tls-cert", "--tls-key"),
-    "client": ("--cert", "--key"),
+# The options that name certificate and private key, and what the certificate is issued for.
+_ROLES: Mapping[Role, tuple[str, str, x509.ObjectIdentifier]] = {
+    "server": ("--tls-cert", "--tls-key", ExtendedKeyUsageOID.SERVER_AUTH),
+    "client": ("--cert", "--key", ExtendedKeyUsageOID.CLIENT_AUTH),
 }
-_PURPOSE = {"server": ExtendedKeyUsageOID.SERVER_AUTH, "client": ExtendedKeyUsageOID.CLIENT_AUTH}
 _NAMED = (NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME)
 _GRPC_TIMEOUT_S = 5.0
 _LARGEST = 1 << 24
@@ -87,7 +86,7 @@ def check_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
 
 def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
     """Check a certificate and its private key, except the dates; return the certificate."""
-    cert_option, key_option = _OPTIONS[role]
+    cert_option, key_option, purpose = _ROLES[role]
     found, *others = _certificates(cert, "certificate", cert_option)
     secret = _read(key, "private key", key_option)
     try:
@@ -111,7 +110,7 @@ def read_pair(cert: Path, key: Path, *, role: Role) -> Certificate:
             raise DeploymentError(cause, remedy)
         raise DeploymentError(cause)
     usage = _extension(found, x509.ExtendedKeyUsage)
-    if usage and not {_PURPOSE[role], ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
+    if usage and not {purpose, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & set(usage):
         raise DeploymentError(f"certificate {cert}: was not issued for a {role}")
     try:
         # OpenSSL has its own requirements, on the length of a key for example.
