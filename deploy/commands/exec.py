@@ -27,7 +27,7 @@ from numl_job.options import Job, JobError, add_job_options, split_words
 
 
 def parser() -> Parser:
-    flags = make_parser("exec", __doc__ or "", deployment=False)
+    flags = make_parser("exec", __doc__, deployment=False)
     flags.usage = "numlkit exec [-h] [options] [file] -- COMMAND ..."
     flags.epilog = f"""The exit status is COMMAND's; 2 if an option or a file is
         wrong, {FAILED} if the server did not start.

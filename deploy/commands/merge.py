@@ -12,7 +12,7 @@ from deploy.host.files import write_atomically
 
 
 def parser() -> Parser:
-    flags = make_parser("merge", __doc__ or "", deployment=False)
+    flags = make_parser("merge", __doc__, deployment=False)
     add = flags.add_argument
     add("folder", type=Path, metavar="FOLDER", help="what numlkit infer --into has written")
     add("out", type=Path, metavar="OUT", help="OUT.h5, or OUT.parquet (needs pyarrow)")
