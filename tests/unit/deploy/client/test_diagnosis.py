@@ -55,23 +55,10 @@ def test_a_server_s_own_certificate_may_be_the_one_that_grpc_trusts(site):
         assert why_unreachable(itself, timeout=5) is None
 
 
-@pytest.mark.parametrize("scheme", ["grpcs", "https"])
-def test_another_authority_is_told_with_the_one_that_signed(scheme, site, stranger):
-    server = grpc_server if scheme == "grpcs" else http_server
-    with server(site.issue("localhost")) as port:
-        assert told(f"{scheme}://localhost:{port}", stranger) == (
-            f"the certificate of localhost:{port} was not issued by an authority in "
-            f"{stranger.file} (its issuer: site, tests)",
-            "--ca FILE with that authority's certificate",
-        )
-        assert told(f"{scheme}://localhost:{port}") == (
-            f"the certificate of localhost:{port} was not issued by an authority that this "
-            "host trusts (its issuer: site, tests)",
-            "--ca FILE with that authority's certificate",
-        )
-
-
 HERE = {"names": ["localhost"]}
+ENCRYPTED = ((grpc_server, "grpcs"), (http_server, "https"))
+OTHERS = "the certificate of {at} was not issued by an authority "
+SITES = " (its issuer: site, tests)"
 NEEDS_TLS = "--url {scheme}s://{at}, with --ca FILE for a site's own authority"
 STRANGER = "use --cert and --key of a client that the server's authority (its --tls-ca) signed"
 NO_CERTIFICATE = (
@@ -85,6 +72,10 @@ NO_CERTIFICATE = (
     (grpc_server, HERE | {"mutual": True, "shown": "site"}, "grpcs://localhost", None, None),
     (http_server, None, "http://localhost", None, None),
     (http_server, HERE, "https://localhost", None, None),
+    *((server, HERE | {"trusted": name}, f"{scheme}://localhost", f"{OTHERS}{where}{SITES}",
+       "--ca FILE with that authority's certificate")
+      for name, where in (("stranger", "in {ca}"), (None, "that this host trusts"))
+      for server, scheme in ENCRYPTED),
     (grpc_server, HERE | {"valid": LONG_AGO}, "grpcs://localhost",
      "the certificate of {at} expired on 2021-01-01 00:00 UTC",
      "have the server's administrator renew it, or set this host's clock"),
@@ -117,28 +108,26 @@ NO_CERTIFICATE = (
      "gRPC has its own port: use grpc://"),
     *((server, HERE | {"mutual": True}, f"{scheme}://localhost",
        NO_CERTIFICATE, "--cert FILE --key FILE")
-      for server, scheme in ((grpc_server, "grpcs"), (http_server, "https"))),
+      for server, scheme in ENCRYPTED),
     *((server, HERE | {"mutual": True, "shown": "stranger"}, f"{scheme}://localhost",
        "{url} does not accept the client certificate {mine}", STRANGER)
-      for server, scheme in ((grpc_server, "grpcs"), (http_server, "https"))),
+      for server, scheme in ENCRYPTED),
 ])  # fmt: skip
 def test_what_is_in_the_way_if_anything_is_is_told_with_its_remedy(
     site, stranger, server, issued, asked, cause, remedy
 ):
-    mutual, mine, pair = None, None, []
-    if issued is not None:
-        issued = dict(issued)
-        mutual = site if issued.pop("mutual", False) else None
-        signer = {"site": site, "stranger": stranger}.get(issued.pop("shown", None))
-        mine = None if signer is None else signer.issue("me")
-        pair = [site.issue(*issued.pop("names"), **issued), mutual]
-    with server(*pair) as port:
+    authorities, issued = {"site": site, "stranger": stranger}, dict(issued or {})
+    trusted = authorities.get(issued.pop("trusted", "site"))
+    signer = authorities.get(issued.pop("shown", None))
+    mine = None if signer is None else signer.issue("me")
+    mutual = site if issued.pop("mutual", False) else None
+    pair = site.issue(*issued.pop("names"), **issued) if issued else None
+    with server(pair, mutual) as port:
         url, scheme = f"{asked}:{port}", asked.partition(":")[0]
         known = {"url": url, "at": url.partition("//")[2], "port": port, "scheme": scheme}
-        known["mine"] = None if mine is None else mine.cert
-        authority = site if url.startswith(("grpcs", "https")) else None
+        known |= {"ca": trusted and trusted.file, "mine": mine and mine.cert}
         expected = None if cause is None else (cause.format(**known), remedy.format(**known))
-        assert told(url, authority, mine) == expected
+        assert told(url, trusted if scheme.endswith("s") else None, mine) == expected
 
 
 def test_a_port_where_nothing_listens_is_told():
