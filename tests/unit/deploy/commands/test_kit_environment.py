@@ -75,8 +75,11 @@ esac
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory):
-    """Return a small checkout with its environment, whose command says which code it runs."""
+def made(tmp_path_factory):
+    """A small checkout whose environment two have made at once, and what they said.
+
+    Its command says which code it runs.
+    """
     folder = tmp_path_factory.mktemp("checkouts") / "numlkit"
     for name in ("scripts", "envs", "deploy"):
         (folder / name).mkdir(parents=True)
@@ -89,9 +92,13 @@ def checkout(tmp_path_factory):
     code = "import thing\n\n\ndef main():\n    print(__file__)\n"
     (folder / "deploy" / "main.py").write_text(code)
     write_program(folder.parent / "python", PLAYED)
-    assert set_up(folder).startswith("making the kit's Python environment in .venv")
-    assert code_of(folder) == folder
-    return folder
+    with ThreadPoolExecutor() as pool:
+        return folder, sorted(pool.map(set_up, (folder, folder)))
+
+
+@pytest.fixture
+def checkout(made):
+    return made[0]
 
 
 def set_up(folder: Path) -> str:
@@ -123,13 +130,11 @@ def without_environment(checkout: Path, name: str) -> Path:
     return Path(shutil.copytree(checkout, checkout.with_name(name), ignore=ignored))
 
 
-def test_of_two_at_once_one_makes_the_environment_and_the_other_waits_for_it(checkout):
-    fresh = without_environment(checkout, "fresh")
-    with ThreadPoolExecutor() as pool:
-        one, other = sorted(pool.map(set_up, (fresh, fresh)))
+def test_of_two_at_once_one_makes_the_environment_and_the_other_waits_for_it(made):
+    folder, (one, other) = made
     assert one == ""
     assert other.startswith("making the kit's Python environment in .venv")
-    assert code_of(fresh) == fresh
+    assert code_of(folder) == folder
 
 
 @pytest.mark.parametrize(
