@@ -45,8 +45,12 @@ OWN = {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}
         (NESTED, "0::/batch/job/step\n", V2_MOUNT, "/", 2.5),
         (OLDER, "4:memory:/docker/id\n2:cpu,cpuacct:/docker/id\n0::/\n", V1_MOUNT, "/", 1.5),
         (OWN, "2:cpu,cpuacct:/docker/id\n", V1_MOUNT, "/docker/id", 3),
+        (OWN, "2:cpu,cpuacct:/other\n", V1_MOUNT, "/docker/id", 3),
     ],
-    ids=["the lowest on the way up", "older control groups", "a mount that begins at its group"],
+    ids=[
+        *("the lowest on the way up", "older control groups", "a mount that begins at its group"),
+        "a mount that begins at another",
+    ],
 )
 def test_the_quota_of_a_process_is_found(tmp_path, files, groups, mount, root, quota):
     assert cpu_quota(process(tmp_path, files, groups, mount, root)) == quota
