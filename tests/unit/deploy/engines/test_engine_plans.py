@@ -1,5 +1,6 @@
 """What each engine with a container would do, rendered: whole texts."""
 
+import csv
 import os
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from deploy.host.gpu import Gpu, GpuStack, Memory
 from tests.plans import make_plan
 from tests.unit.deploy.engines.site import LABELS
 
+PLACE = Path("/opt/numl/models/cpu")
 TLS = {"cert": "/tls/my, site.pem", "key": "/tls/k.pem", "ca": "/tls/ca.pem"}
 
 
@@ -40,9 +42,7 @@ def planned(
             name="numlkit-0-01234567-numl",
             user="1234:100",
             groups=(110, 2000),
-            mounts=(
-                Mount(source=folder / "model_repository", target=Path("/opt/numl/models/cpu")),
-            ),
+            mounts=(Mount(source=folder / "model_repository", target=PLACE),),
             limits=(("memlock", -1), ("stack", 67108864)),
             gpus=gpus,
             health=("/opt/numl/bin/health",),
@@ -51,44 +51,26 @@ def planned(
 
 
 def test_the_whole_docker_command():
-    assert run_command(planned(cpus=2, memory="4g")) == (
-        "docker",
-        "run",
-        "--detach",
-        "--name=numlkit-0-01234567-numl",
-        "--label=org.numlkit.deployment=numl",
-        "--label=org.numlkit.state=/state/numl",
-        "--user=1234:100",
-        "--group-add=110",
-        "--group-add=2000",
-        "--read-only",
-        "--tmpfs=/tmp:mode=1777",
-        "--cap-drop=ALL",
-        "--security-opt=no-new-privileges",
-        "--ulimit=memlock=-1",
-        "--ulimit=stack=67108864",
-        "--shm-size=1000000000",
-        "--cpus=2",
-        "--memory=4000000000",
-        "--memory-swap=4000000000",
-        "--restart=unless-stopped",
-        "--publish=127.0.0.1:8010:8000",
-        "--publish=127.0.0.1:8011:8001",
-        "--publish=127.0.0.1:8012:8002",
-        "--mount=type=bind,source=/state/numl/model_repository,target=/opt/numl/models/cpu,readonly",
-        "--env=OMP_NUM_THREADS=1",
-        "--health-cmd=/opt/numl/bin/health",
-        "--health-interval=15s",
-        "--health-timeout=10s",
-        "--health-start-period=60s",
-        "--health-retries=3",
-        "--entrypoint=/opt/tritonserver/bin/tritonserver",
-        "numlkit/numl:24.10-cpu",
-        "--id=numlkit-numl-0123",
-    )
+    words = """
+        docker run --detach --name=numlkit-0-01234567-numl
+        --label=org.numlkit.deployment=numl --label=org.numlkit.state=/state/numl
+        --user=1234:100 --group-add=110 --group-add=2000
+        --read-only --tmpfs=/tmp:mode=1777 --cap-drop=ALL --security-opt=no-new-privileges
+        --ulimit=memlock=-1 --ulimit=stack=67108864 --shm-size=1000000000
+        --cpus=2 --memory=4000000000 --memory-swap=4000000000 --restart=unless-stopped
+        --publish=127.0.0.1:8010:8000 --publish=127.0.0.1:8011:8001 --publish=127.0.0.1:8012:8002
+        --mount=type=bind,source=/state/numl/model_repository,target=/opt/numl/models/cpu,readonly
+        --env=OMP_NUM_THREADS=1
+        --health-cmd=/opt/numl/bin/health --health-interval=15s --health-timeout=10s
+        --health-start-period=60s --health-retries=3
+        --entrypoint=/opt/tritonserver/bin/tritonserver numlkit/numl:24.10-cpu
+        --id=numlkit-numl-0123
+    """
+    assert run_command(planned(cpus=2, memory="4g")) == tuple(words.split())
 
 
 def test_the_sdk_is_told_the_same_as_the_command_line():
+    folder, second = "/state/numl", 10**9
     options = create_options(planned(cpus=2, memory="4g"))
     assert options == {
         "image": "numlkit/numl:24.10-cpu",
@@ -96,20 +78,12 @@ def test_the_sdk_is_told_the_same_as_the_command_line():
         "entrypoint": ["/opt/tritonserver/bin/tritonserver"],
         "command": ["--id=numlkit-numl-0123"],
         "environment": {"OMP_NUM_THREADS": "1"},
-        "labels": {"org.numlkit.deployment": "numl", "org.numlkit.state": "/state/numl"},
+        "labels": {"org.numlkit.deployment": "numl", "org.numlkit.state": folder},
         "mounts": [
-            {
-                "Type": "bind",
-                "Source": "/state/numl/model_repository",
-                "Target": "/opt/numl/models/cpu",
-                "ReadOnly": True,
-            }
+            {"Type": "bind", "Source": f"{folder}/model_repository",
+             "Target": "/opt/numl/models/cpu", "ReadOnly": True},
         ],
-        "ports": {
-            "8000/tcp": ("127.0.0.1", 8010),
-            "8001/tcp": ("127.0.0.1", 8011),
-            "8002/tcp": ("127.0.0.1", 8012),
-        },
+        "ports": {f"{port - 10}/tcp": ("127.0.0.1", port) for port in (8010, 8011, 8012)},
         "user": "1234:100",
         "group_add": [110, 2000],
         "shm_size": 1_000_000_000,
@@ -117,7 +91,7 @@ def test_the_sdk_is_told_the_same_as_the_command_line():
             {"Name": "memlock", "Soft": -1, "Hard": -1},
             {"Name": "stack", "Soft": 67108864, "Hard": 67108864},
         ],
-        "nano_cpus": 2_000_000_000,
+        "nano_cpus": 2 * second,
         "mem_limit": 4_000_000_000,
         "memswap_limit": 4_000_000_000,
         "read_only": True,
@@ -126,13 +100,10 @@ def test_the_sdk_is_told_the_same_as_the_command_line():
         "security_opt": ["no-new-privileges"],
         "restart_policy": {"Name": "unless-stopped"},
         "healthcheck": {
-            "Test": ["CMD", "/opt/numl/bin/health"],
-            "Interval": 15 * 10**9,
-            "Retries": 3,
-            "Timeout": 10 * 10**9,
-            "StartPeriod": 60 * 10**9,
+            "Test": ["CMD", "/opt/numl/bin/health"], "Retries": 3, "Interval": 15 * second,
+            "Timeout": 10 * second, "StartPeriod": 60 * second,
         },
-    }
+    }  # fmt: skip
 
 
 def test_without_healing_the_engine_does_not_restart_it_either():
@@ -140,36 +111,32 @@ def test_without_healing_the_engine_does_not_restart_it_either():
     assert create_options(planned(heal=False))["restart_policy"] == {"Name": "no"}
 
 
-def test_an_ipv6_address_is_published_in_brackets():
-    plan = planned(listen="::1")
-    assert "--publish=[::1]:8011:8001" in run_command(plan)
-    plan = plan.model_copy(update={"http_listen": "::1"})
-    assert "--publish=[::1]:8010:8000" in run_command(plan)
-
-
-@pytest.mark.parametrize("more", [{}, {"tls": TLS}], ids=["without TLS", "with TLS"])
-def test_what_opens_grpc_to_others_does_not_open_http(more):
-    plan = planned(listen="10.0.0.5", **more)
-    published = {
-        "8000/tcp": ("127.0.0.1", 8010),
-        "8001/tcp": ("10.0.0.5", 8011),
-        "8002/tcp": ("127.0.0.1", 8012),
-    }
-    assert create_options(plan)["ports"] == published
+@pytest.mark.parametrize(
+    ("settings", "http", "grpc"),
+    [
+        ({"listen": "10.0.0.5"}, "127.0.0.1", "10.0.0.5"),
+        ({"listen": "10.0.0.5", "tls": TLS}, "127.0.0.1", "10.0.0.5"),
+        ({"listen": "::1"}, "[::1]", "[::1]"),
+    ],
+    ids=["without TLS", "with TLS", "IPv6, in brackets"],
+)
+def test_what_opens_grpc_to_others_does_not_open_http(settings, http, grpc):
+    plan = planned(**settings).model_copy(update={"http_listen": http.strip("[]")})
+    published = {8000: (http, 8010), 8001: (grpc, 8011), 8002: (http, 8012)}
     assert [word for word in run_command(plan) if word.startswith("--publish")] == [
-        f"--publish={address}:{port}:{inner.removesuffix('/tcp')}"
-        for inner, (address, port) in published.items()
+        f"--publish={address}:{port}:{within}" for within, (address, port) in published.items()
     ]
+    assert create_options(plan)["ports"] == {
+        f"{within}/tcp": (address.strip("[]"), port)
+        for within, (address, port) in published.items()
+    }
 
 
 def test_the_files_for_tls_are_mounted_under_names_that_do_not_depend_on_theirs():
     inside, mounts = tls_in_container(Tls.model_validate(TLS))
-    assert inside == Tls.model_validate(
-        {use: Path(f"/opt/numl/tls/{use}.pem") for use in ("cert", "key", "ca")}
-    )
-    assert [(str(m.source), m.target, m.writable) for m in mounts] == [
-        (TLS[use], Path(f"/opt/numl/tls/{use}.pem"), False) for use in ("cert", "key", "ca")
-    ]
+    places = {use: Path(f"/opt/numl/tls/{use}.pem") for use in TLS}
+    assert inside == Tls.model_validate(places)
+    assert list(mounts) == [Mount(source=Path(TLS[use]), target=places[use]) for use in TLS]
     assert tls_in_container(None) == (None, ())
 
 
@@ -187,19 +154,13 @@ def test_what_the_image_s_user_may_read(tmp_path, mode, group, readable):
 
 
 def test_the_whole_apptainer_command():
-    assert instance_command(planned("/dist/numl.sif")) == (
-        "apptainer",
-        "instance",
-        "run",
-        "--containall",
-        "--no-privs",
-        "--mount=type=bind,source=/state/numl/model_repository,destination=/opt/numl/models/cpu,ro",
-        "--env=OMP_NUM_THREADS=1",
-        "/dist/numl.sif",
-        "numlkit-0-01234567-numl",
-        "/opt/tritonserver/bin/tritonserver",
-        "--id=numlkit-numl-0123",
-    )
+    words = """
+        apptainer instance run --containall --no-privs
+        --mount=type=bind,source=/state/numl/model_repository,destination=/opt/numl/models/cpu,ro
+        --env=OMP_NUM_THREADS=1 /dist/numl.sif numlkit-0-01234567-numl
+        /opt/tritonserver/bin/tritonserver --id=numlkit-numl-0123
+    """
+    assert instance_command(planned("/dist/numl.sif")) == tuple(words.split())
 
 
 @given(
@@ -208,8 +169,6 @@ def test_the_whole_apptainer_command():
     )
 )
 def test_no_name_of_a_folder_adds_a_field_to_a_mount(name):
-    import csv
-
     source = Path("/") / name
     field = mount_field(Mount(source=source, target=Path("/m")), "target", "readonly")
     assert next(csv.reader([field])) == ["type=bind", f"source={source}", "target=/m", "readonly"]
@@ -252,15 +211,11 @@ def test_another_image_is_refused(deployment, labels, cause):
 def test_a_container_is_given_its_gpus_by_uuid():
     plan = planned(gpus=("GPU-1", "GPU-2"))
     assert '--gpus="device=GPU-1,GPU-2"' in run_command(plan)
-    assert create_options(plan)["device_requests"] == [
-        {
-            "Driver": "",
-            "Count": 0,
-            "DeviceIDs": ["GPU-1", "GPU-2"],
-            "Capabilities": [["gpu"]],
-            "Options": {},
-        }
-    ]
+    (request,) = create_options(plan)["device_requests"]
+    assert request == {
+        "Driver": "", "Count": 0, "Options": {},
+        "DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]],
+    }  # fmt: skip
     assert "--nv" in instance_command(plan)
 
 

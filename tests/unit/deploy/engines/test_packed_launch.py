@@ -31,6 +31,10 @@ from tests.unit.deploy.site_repository import ENVIRONMENT, write_archive, write_
 PORTS = Ports(http=8010, grpc=8011, metrics=8012)
 STOCK = "nvcr.io/nvidia/tritonserver:24.10-py3"
 MIB = 2**20
+SETTINGS = """
+    --env=OMP_NUM_THREADS=1 --env=MKL_NUM_THREADS=1 --env=OPENBLAS_NUM_THREADS=1
+    --env=CUDA_VISIBLE_DEVICES=
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -85,58 +89,37 @@ def rendered(engine: ContainerEngine) -> LaunchPlan:
 
 
 def test_the_whole_docker_command_of_a_stock_image(home, archive):
-    state = home / "state/numlkit/deployments/numl"
+    state, scratch = home / "state/numlkit/deployments/numl", f"size={6 * 4096 + 64 * MIB}"
+    words = f"""
+        docker run --detach --name=numlkit-numl
+        --label=org.numlkit.deployment=numl --label=org.numlkit.state={state}
+        --user=1234:100 --group-add=110
+        --read-only --tmpfs=/tmp:exec,mode=1777,{scratch}
+        --cap-drop=ALL --security-opt=no-new-privileges
+        --shm-size=1000000000 --restart=unless-stopped
+        --publish=127.0.0.1:8010:8000 --publish=127.0.0.1:8011:8001 --publish=127.0.0.1:8012:8002
+        --mount=type=bind,source={state}/model_repository,target=/opt/numl/models/cpu,readonly
+        --mount=type=bind,source={archive},target=/opt/numl/environment.tar.gz,readonly
+        {SETTINGS}
+        --entrypoint=/opt/tritonserver/bin/tritonserver sha256:1
+    """
     plan = rendered(Docker(wanted()))
-    assert run_command(plan) == (
-        "docker",
-        "run",
-        "--detach",
-        "--name=numlkit-numl",
-        "--label=org.numlkit.deployment=numl",
-        f"--label=org.numlkit.state={state}",
-        "--user=1234:100",
-        "--group-add=110",
-        "--read-only",
-        f"--tmpfs=/tmp:exec,mode=1777,size={6 * 4096 + 64 * MIB}",
-        "--cap-drop=ALL",
-        "--security-opt=no-new-privileges",
-        "--shm-size=1000000000",
-        "--restart=unless-stopped",
-        "--publish=127.0.0.1:8010:8000",
-        "--publish=127.0.0.1:8011:8001",
-        "--publish=127.0.0.1:8012:8002",
-        f"--mount=type=bind,source={state}/model_repository,target=/opt/numl/models/cpu,readonly",
-        f"--mount=type=bind,source={archive},target=/opt/numl/environment.tar.gz,readonly",
-        "--env=OMP_NUM_THREADS=1",
-        "--env=MKL_NUM_THREADS=1",
-        "--env=OPENBLAS_NUM_THREADS=1",
-        "--env=CUDA_VISIBLE_DEVICES=",
-        "--entrypoint=/opt/tritonserver/bin/tritonserver",
-        "sha256:1",
-    )
-    assert create_options(plan)["tmpfs"] == {"/tmp": f"exec,mode=1777,size={6 * 4096 + 64 * MIB}"}
+    assert run_command(plan) == tuple(words.split())
+    assert create_options(plan)["tmpfs"] == {"/tmp": f"exec,mode=1777,{scratch}"}
     assert "healthcheck" not in create_options(plan), "a stock image has nothing to ask"
 
 
 def test_the_whole_apptainer_command_of_a_stock_image(home, archive):
     state = home / "state/numlkit/deployments/numl"
-    assert instance_command(rendered(Apptainer(wanted()))) == (
-        "apptainer",
-        "instance",
-        "run",
-        "--containall",
-        "--no-privs",
-        f"--mount=type=bind,source={state}/model_repository,destination=/opt/numl/models/cpu,ro",
-        f"--mount=type=bind,source={archive},destination=/opt/numl/environment.tar.gz,ro",
-        f"--mount=type=bind,source={state}/scratch,destination=/tmp",
-        "--env=OMP_NUM_THREADS=1",
-        "--env=MKL_NUM_THREADS=1",
-        "--env=OPENBLAS_NUM_THREADS=1",
-        "--env=CUDA_VISIBLE_DEVICES=",
-        "/images/triton.sif",
-        "numlkit-numl",
-        "/opt/tritonserver/bin/tritonserver",
-    )
+    words = f"""
+        apptainer instance run --containall --no-privs
+        --mount=type=bind,source={state}/model_repository,destination=/opt/numl/models/cpu,ro
+        --mount=type=bind,source={archive},destination=/opt/numl/environment.tar.gz,ro
+        --mount=type=bind,source={state}/scratch,destination=/tmp
+        {SETTINGS}
+        /images/triton.sif numlkit-numl /opt/tritonserver/bin/tritonserver
+    """
+    assert instance_command(rendered(Apptainer(wanted()))) == tuple(words.split())
 
 
 def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(home, archive):
