@@ -343,12 +343,11 @@ class Supervisor:
         """
         for stub, until in list(self._retired.items()):
             process = stub.process()
-            if process is not None and time.monotonic() < until:
-                continue
-            del self._retired[stub]
-            if process is not None:
+            if process is None:
+                del self._retired[stub]
+            elif time.monotonic() >= until:
                 with suppress(psutil.Error):
-                    process.kill()
+                    process.kill()  # which may take a moment: until then it serves nobody
 
     def _missing(self, server: Server) -> dict[str, int]:
         # Search all processes of the host only when a known one has exited.

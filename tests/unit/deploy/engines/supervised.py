@@ -25,7 +25,7 @@ class Stubs:
         self.children: list[subprocess.Popen[bytes]] = []
 
     def add(self, model: str = "m") -> Stub:
-        self.children.append(subprocess.Popen(["/bin/sleep", "60"]))
+        self.children.append(subprocess.Popen(["/bin/sleep", "600"]))
         return Stub(model, ProcessId.of(self.children[-1].pid))
 
     def kill(self, stub: Stub) -> None:

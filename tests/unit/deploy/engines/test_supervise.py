@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from deploy.client.probe import SmokeResult
@@ -183,6 +184,21 @@ def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(run, stubs
     run.start_stubs()
     server.say("successfully loaded 'm'")
     run.until_healed()
+
+
+def test_an_old_stub_that_takes_its_time_to_end_stands_for_no_new_one_that_died(
+    run, stubs, monkeypatch
+):
+    killed = []
+    server = run.lose_a_stub()
+    monkeypatch.setattr(psutil.Process, "kill", lambda process: killed.append(process))
+    new = run.start_stubs()
+    server.say("successfully loaded 'm'")
+    run.until_healed()
+    run.until(lambda _: bool(killed))
+    before = run.version.stat().st_mtime_ns
+    stubs.kill(new[0])
+    run.until_touched(before)
 
 
 def test_a_model_whose_files_somebody_removed_is_named_and_the_others_are_still_healed(run, stubs):
