@@ -227,20 +227,18 @@ class ApptainerEngine(ContainerEngine):
 
     @cached_property
     def _source(self) -> Source:
-        named, remedy = self._place()
-        return find_source(named, self._signer, remedy)
-
-    def _place(self) -> tuple[Path, str]:
-        deployment, folder = self.deployment, DIST
+        deployment, release = self.deployment, self.resolved.release.release
         if deployment.image is not None:
-            return Path(deployment.image).absolute(), "--image PATH.sif"
-        if deployment.env == "packed":
-            sif = folder / f"tritonserver-{self.resolved.release.release}.sif"
-            return sif, f"apptainer pull {sif} docker://{stock_image(deployment.triton)}"
-        flavours = self.resolved.fitting_flavours
-        places = [folder / sif_name(self.resolved.release.release, flavour) for flavour in flavours]
-        build = f"numlkit build --target sif --flavour {flavours[0]}"
-        return next((sif for sif in places if sif.is_file()), places[0]), build
+            named, remedy = Path(deployment.image).absolute(), "--image PATH.sif"
+        elif deployment.env == "packed":
+            named = DIST / f"tritonserver-{release}.sif"
+            remedy = f"apptainer pull {named} docker://{stock_image(deployment.triton)}"
+        else:
+            flavours = self.resolved.fitting_flavours
+            places = [DIST / sif_name(release, flavour) for flavour in flavours]
+            named = next((sif for sif in places if sif.is_file()), places[0])
+            remedy = f"numlkit build --target sif --flavour {flavours[0]}"
+        return find_source(named, self._signer, remedy)
 
     def require_room(self, extracted: int) -> None:
         """Check the disk: the instance's /tmp is in the deployment's folder."""

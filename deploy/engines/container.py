@@ -166,21 +166,6 @@ class ContainerEngine(Engine):
         return self.image.digest
 
     @property
-    def user(self) -> str | None:
-        """``uid:gid`` of a container's processes; None: the image's own, or the calling user."""
-        return None
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """Further groups of a container's processes, by number."""
-        return ()
-
-    @property
-    def limits(self) -> tuple[tuple[str, int], ...]:
-        """A container's resource limits (ulimit) that differ from the engine's defaults."""
-        return ()
-
-    @property
     @abstractmethod
     def image(self) -> ImageInUse:
         """The image that a launch starts.
@@ -289,10 +274,7 @@ class ContainerEngine(Engine):
             named=self.image.name,
             image=self.started_as(folder),
             name=prefix.rstrip("-"),
-            user=self.user,
-            groups=self.groups,
             mounts=tuple(mounts),
-            limits=self.limits,
             # A stock image has no health command.
             health=IMAGE_HEALTH if deployment.env == "unpacked" else (),
             gpus=resolved.devices.uuids,

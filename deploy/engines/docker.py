@@ -26,6 +26,8 @@ from deploy.artefacts.reference import Reference, parse_reference
 from deploy.artefacts.request import image_name
 from deploy.artefacts.tags import verify_tag
 from deploy.artefacts.triton import asking, stock_image, version_in
+from deploy.deployment.deployment import Ports
+from deploy.deployment.plan import ContainerPlan
 from deploy.deployment.state import DeploymentFolder, DeploymentState
 from deploy.engines.base import ROOM
 from deploy.engines.container import (
@@ -224,6 +226,13 @@ class DockerEngine(ContainerEngine):
             for path in paths:
                 chunks, _ = client.api.get_archive(container, str(path))
                 unpack(as_stream(chunks), target)
+
+    def process(
+        self, folder: DeploymentFolder, ports: Ports, identity: str, prefix: str
+    ) -> tuple[tuple[str, ...], dict[str, str], ContainerPlan]:
+        arguments, variables, container = super().process(folder, ports, identity, prefix)
+        own = {"user": self.user, "groups": self.groups, "limits": self.limits}
+        return arguments, variables, container.model_copy(update=own)
 
     @cached_property
     def _rootless(self) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from deploy.deployment.deployment import Deployment
 from deploy.engines.resolved import Resolved
 from deploy.engines.site import Runtime, stage_site_model
+from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
 from deploy.triton.stage import StagedModel
 
@@ -36,6 +37,14 @@ ensemble_scheduling {
 
 def resolve(repository: Path, *models: str) -> Resolved:
     return Resolved(Deployment(models_dir=repository, models=models))
+
+
+def write_distribution(python: str) -> Path:
+    """Write the library of Triton 24.10 that stubs need; return where all of that is."""
+    root = TritonDistribution.in_cache(find_release("24.10"), python).root
+    (root / "lib").mkdir(parents=True)
+    (root / "lib" / "libcudart-0.so").touch()
+    return root
 
 
 def staged(repository: Path, runtime: Runtime = IN_CONTAINER) -> StagedModel:
