@@ -20,7 +20,7 @@ def _home(home):
 @pytest.fixture
 def farm():
     settings = BatchSettings(
-        engine="slurm", hours=0.5, cpus=4, options=("--account=dune",),
+        engine="slurm", hours=0.05, cpus=4, options=("--account=dune",),
         setup=("module load apptainer",),
     )  # fmt: skip
     farm = Farm(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.client.registry import Registry
+from deploy.client.registry import Entry, Registry
 from deploy.commands.down import main as down
 from deploy.commands.status import main as status
 from deploy.commands.up import main as up
@@ -91,6 +91,11 @@ def test_a_server_is_renewed_at_half_its_time_and_leaves_before_its_end():
     assert Times.of(None) == Times(None, None, 0)
 
 
+def fail(*_: object, **__: object) -> None:
+    """Stand for a call that meets with a file system in trouble."""
+    raise OSError(errno.EIO, "Input/output error")
+
+
 class Clock:
     """Time passes while someone sleeps; something happens at some times."""
 
@@ -114,20 +119,12 @@ def test_a_server_leaves_when_the_one_that_replaces_it_is_there(farm, submitted)
         [old] = farm.registry.entries()
         farm.registry.enter("grpc://other:8001", replaces=old.name)
 
-    clock = Clock(t1000=replace)
+    clock = Clock(t100=replace)
     entry = attended(farm, clock)
     [job] = submitted
     assert job.script[-1].endswith(f" {entry.name}")
     assert farm.registry.urls() == ("grpc://other:8001",)
-    assert 1000 + 90 <= clock.now < 1000 + 95
-
-
-def test_a_server_that_is_not_replaced_in_time_leaves_before_it_is_killed(farm, submitted):
-    clock = Clock()
-    attended(farm, clock)
-    assert len(submitted) == 1
-    assert farm.registry.entries() == []
-    assert clock.now == pytest.approx(1800 - 60, abs=5)
+    assert 100 + 9 <= clock.now < 100 + 14
 
 
 def test_a_renewal_that_fails_is_tried_again(farm, submitted):
@@ -136,67 +133,58 @@ def test_a_renewal_that_fails_is_tried_again(farm, submitted):
     assert (len(submitted), submitted.faults) == (1, [])
 
 
-@pytest.mark.parametrize("first", ["a", "b"])
-def test_of_two_jobs_that_replace_one_a_single_one_stays_however_late_the_other_starts(
-    farm, monkeypatch, first
-):
-    entered: list[str] = []
+@pytest.fixture
+def entered(monkeypatch):
+    """The entries of servers whose jobs have run: each was the only one, and has left."""
+    found: list[Entry] = []
+
+    def attend(farm: Farm, entry: Entry, _age: object) -> None:
+        assert farm.registry.entries() == [entry]
+        found.append(entry)
+
     monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
-    monkeypatch.setattr(farm_server, "attend", lambda _farm, entry, _: entered.append(entry.name))
-    second = "b" if first == "a" else "a"
-    for job in (first, second, first, second):  # the first one begins again, as after a requeue
-        words = [farm.name, farm.job, "0", f"renewal-0badcafe-{job}-0", "0badcafe"]
-        assert farm_server.main(words) == 0
-        assert farm.registry.entries() == []  # of one that has been replaced itself
+    monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(farm_server, "attend", attend)
+    return found
+
+
+def run_job(farm: Farm, task: str, *replaces: str, job: str = "numl-farm-1") -> None:
+    assert farm_server.main([farm.name, job, "0", task, *replaces]) == 0
+    assert farm.registry.entries() == []
+
+
+@pytest.mark.parametrize("order", ["abab", "baba"])
+def test_of_two_jobs_that_replace_one_a_single_one_stays_however_late_the_other_starts(
+    farm, entered, order
+):
+    for job in order:  # the first one begins again, as after a requeue
+        run_job(farm, f"renewal-0badcafe-{job}-0", "0badcafe")
     assert (len(entered), len(set(entered))) == (2, 1)
 
 
-def test_a_replacement_that_cannot_ask_whether_there_is_another_serves(farm, monkeypatch):
-    served: list[str] = []
+def test_a_replacement_that_cannot_ask_whether_there_is_another_serves(farm, entered):
     (farm.folder / "replaced").rmdir()
-    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
-    monkeypatch.setattr(farm_server, "attend", lambda _farm, entry, _: served.append(entry.url))
-    assert farm_server.main([farm.name, farm.job, "0", "renewal-0badcafe-1-0", "0badcafe"]) == 0
-    assert len(served) == 1
+    run_job(farm, "renewal-0badcafe-1-0", "0badcafe")
+    assert len(entered) == 1
 
 
-@pytest.mark.parametrize(
-    ("method", "fault"),
-    [
-        ("renew", errno.EDQUOT),
-        ("entries", errno.EIO),
-        ("stay", errno.EDQUOT),
-        ("leave", errno.EIO),
-    ],
-)
-def test_a_file_system_in_trouble_ends_no_healthy_server(
-    farm, monkeypatch, submitted, method, fault
+@pytest.mark.parametrize("fails", [None, "renew", "entries", "stay", "leave"])
+def test_a_server_that_is_not_replaced_stays_until_its_time_is_over_whatever_fails(
+    farm, monkeypatch, submitted, fails
 ):
-    broken = OSError(fault, os.strerror(fault))
-
-    def fail(*_: object) -> None:
-        raise broken
-
     clock = Clock()
-    monkeypatch.setattr(Farm if method == "renew" else Registry, method, fail)
-    attended(farm, clock)
-    assert clock.now == pytest.approx(1800 - 60, abs=5)
-    assert len(submitted) == (method != "renew")
+    with monkeypatch.context() as patch:
+        if fails is not None:
+            patch.setattr(Farm if fails == "renew" else Registry, fails, fail)
+        attended(farm, clock)
+    assert clock.now == pytest.approx(180 - 18, abs=5)
+    assert len(submitted) == (fails != "renew")
+    assert len(farm.registry.entries()) == (fails == "leave")
 
 
 def test_a_farm_goes_on_if_the_file_system_does_not_say(farm, monkeypatch):
-    def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     monkeypatch.setattr(Path, "stat", fail)
     assert farm.goes_on
-
-
-def test_a_keeper_goes_on_when_a_file_system_is_in_trouble(kept, submitted):
-    attended(kept, Clock())
-    submitted.faults = [OSError(errno.EIO, "Input/output error")]
-    keep(kept, Clock(t60=(kept.folder / "farm.json").unlink).sleep)
-    assert (len(submitted), submitted.faults) == (1, [])
 
 
 def test_a_keeper_that_looks_while_it_is_asked_submits_one_job(kept, submitted, monkeypatch):
@@ -215,10 +203,10 @@ def test_a_keeper_that_looks_while_it_is_asked_submits_one_job(kept, submitted, 
 
 
 def test_nothing_is_submitted_after_the_farm_has_ended(farm, submitted):
-    clock = Clock(t100=(farm.folder / "farm.json").unlink)
+    clock = Clock(t50=(farm.folder / "farm.json").unlink)
     attended(farm, clock)
     assert submitted == []
-    assert clock.now < 105
+    assert clock.now < 55
 
 
 def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submitted):
@@ -229,18 +217,10 @@ def test_where_nodes_cannot_submit_a_job_on_the_submitting_host_does(kept, submi
     assert kept.keeper() == keeper
     entry = attended(kept, Clock())
     assert submitted == []
-    submitted.faults = [KitError("condor_submit failed: busy")]
+    submitted.faults = [KitError("condor_submit failed: busy"), OSError(errno.EIO, "I/O error")]
     keep(kept, Clock(t60=(kept.folder / "farm.json").unlink).sleep)
     assert [job.script[-1].split()[-1] for job in submitted] == [entry.name]
     assert submitted.faults == []
-
-
-def test_a_farm_s_name_is_taken_also_for_a_server_of_this_host(farm, capsys):
-    assert up(["--name", farm.name, "--engine", "local"]) == 2
-    assert capsys.readouterr().err == (
-        "error: farm is a farm of batch jobs\n"
-        "  try: another --name, or numlkit down --name farm first\n"
-    )
 
 
 def test_status_of_a_farm_says_why_a_server_is_not_ready(farm, tmp_path, monkeypatch, capsys):
@@ -250,6 +230,17 @@ def test_status_of_a_farm_says_why_a_server_is_not_ready(farm, tmp_path, monkeyp
         farm.registry.enter(f"grpcs://127.0.0.1:{port}")
         assert status(["--name", farm.name]) == 1
     assert f"the certificate of 127.0.0.1:{port} was not issued by" in capsys.readouterr().out
+
+
+@pytest.fixture
+def cancelled(monkeypatch):
+    """The jobs that were cancelled; one waits when they are first looked for."""
+    found: list[str] = []
+    waiting = [{0: Task(False)}, {}]
+    monkeypatch.setattr(Slurm, "active", lambda *_: waiting.pop(0))
+    monkeypatch.setattr(Slurm, "cancel", lambda _self, name: found.append(name))
+    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
+    return found
 
 
 @pytest.fixture
@@ -263,27 +254,23 @@ def handlers():
 
 @pytest.mark.parametrize("fault", ["silent", *ENDING])
 @pytest.mark.usefixtures("handlers")
-def test_a_farm_whose_end_is_broken_off_can_be_ended_by_another_down(farm, monkeypatch, fault):
-    def fail(_self: object, _name: str) -> None:
+def test_a_farm_whose_end_is_broken_off_can_be_ended_by_another_down(farm, cancelled, fault):
+    def broken_off(_self: object, _name: str) -> None:
         if fault != "silent":
             signal.raise_signal(fault)
         raise KitError("squeue failed: Unable to contact slurm controller")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Slurm, "active", fail)
+        patch.setattr(Slurm, "active", broken_off)
         assert down(["--name", "farm"]) == (1 if fault == "silent" else 128 + fault)
     assert read_farm("farm") == farm
-    waiting, cancelled = [{0: Task(False)}, {}], []
-    monkeypatch.setattr(Slurm, "active", lambda *_: waiting.pop(0))
-    monkeypatch.setattr(Slurm, "cancel", lambda _self, name: cancelled.append(name))
-    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
     assert down(["--name", "farm"]) == 0
     assert cancelled == [farm.job]
     assert not farm.folder.exists()
 
 
 def test_a_farm_whose_down_was_killed_is_known_and_its_jobs_are_cancelled(
-    farm, monkeypatch, submitted
+    farm, monkeypatch, submitted, cancelled
 ):
     class KilledError(BaseException):
         """Nothing runs after it."""
@@ -301,61 +288,38 @@ def test_a_farm_whose_down_was_killed_is_known_and_its_jobs_are_cancelled(
     monkeypatch.setattr(Slurm, "listed", lambda *_: [(0, Task(False))])
     with pytest.raises(LaunchError, match="farm is running with different settings"):
         start_farm(farm.model_copy(update={"job": "numl-farm-2", "models": ("nugraph2",)}))
-    waiting, cancelled = [{0: Task(False)}, {}], []
-    monkeypatch.setattr(Slurm, "active", lambda *_: waiting.pop(0))
-    monkeypatch.setattr(Slurm, "cancel", lambda _self, name: cancelled.append(name))
-    monkeypatch.setattr("deploy.engines.farm.time.sleep", lambda _: None)
     assert down(["--all"]) == 0
     assert (cancelled, submitted, farm.folder.exists()) == ([farm.job], [], False)
 
 
 def test_a_job_of_a_farm_that_has_ended_does_not_join_another_of_its_name(
-    farm, monkeypatch, submitted
+    farm, monkeypatch, entered
 ):
-    def attends(*_: object) -> None:
-        raise AssertionError("it joins")
-
-    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
-    monkeypatch.setattr(farm_server, "attend", attends)
-    monkeypatch.setattr(farm_keeper, "keep", attends)
-    assert farm_server.main([farm.name, "numl-farm-0", "0", "up-1-0"]) == 0
+    monkeypatch.setattr(farm_keeper, "keep", lambda _: pytest.fail("it joins"))
+    run_job(farm, "up-1-0", job="numl-farm-0")
     assert farm_keeper.main([farm.name, "numl-farm-0"]) == 0
-    assert farm.registry.entries() == []
+    assert entered == []
 
 
-def test_the_servers_url_is_that_of_its_node(farm, monkeypatch, submitted):
+def test_the_servers_url_is_that_of_its_node(farm, entered):
     assert reachable("grpcs://127.0.0.1:8443", "node7") == "grpcs://node7:8443"
-    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
-    monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
-    seen = []
-    monkeypatch.setattr(farm_server, "attend", lambda farm, *_: seen.extend(farm.registry.urls()))
-    assert farm_server.main([farm.name, farm.job, "0", "up-1-0"]) == 0
-    assert seen == ["grpc://node7:9001"]
-    assert farm.registry.entries() == []
+    run_job(farm, "up-1-0")
+    assert [entry.url for entry in entered] == ["grpc://node7:9001"]
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["by itself", "by a keeper"])
+@pytest.mark.parametrize("asking", ["farm", "kept"], ids=["by itself", "by a keeper"])
 def test_a_job_that_began_again_after_it_asked_for_its_renewal_is_no_server_too_many(
-    farm, kept, monkeypatch, submitted, beside
+    request, entered, submitted, asking
 ):
     """As a batch system has it begin again: its node failed, or another job was preferred."""
-    asking = kept if beside else farm
-    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
-    entered: list[str] = []
-
-    def attends(farm, entry, _age):
-        entered.append(entry.name)
-        if len(entered) == 2:
-            farm.renew(entry.name)
-
-    monkeypatch.setattr(farm_server, "attend", attends)
-    for _ in range(3):
-        assert farm_server.main([asking.name, asking.job, "0", "up-1-0"]) == 0
-    assert len(entered) == 2
-    assert len(set(entered)) == 1
-    if beside:
-        asking.submit_renewals()
-    assert [job.script[-1].split()[-1] for job in submitted] == [entered[0]]
+    farm = request.getfixturevalue(asking)
+    for _ in range(2):
+        run_job(farm, "up-1-0")
+    farm.renew(entered[0].name)
+    run_job(farm, "up-1-0")
+    assert entered == [entered[0]] * 2
+    farm.submit_renewals()
+    assert [job.script[-1].split()[-1] for job in submitted] == [entered[0].name]
 
 
 def test_a_renewal_that_is_submitted_twice_is_two_jobs(farm, submitted):
@@ -378,9 +342,15 @@ def test_a_job_s_age_is_what_its_batch_system_counts():
         (("--engine", "slurm"), "would listen on 127.0.0.1 only"),
         (("--engine", "slrum"), "--engine slrum: No such file or directory"),
         (("--engine", "local", "--servers", "2"), "--servers needs --engine with a batch system"),
+        (
+            ("--engine", "local", "--name", "farm"),
+            "error: farm is a farm of batch jobs\n"
+            "  try: another --name, or numlkit down --name farm first\n",
+        ),
     ],
 )
-def test_what_cannot_be_started_as_jobs_is_refused(words, said, capsys):
+@pytest.mark.usefixtures("farm")
+def test_what_cannot_be_started_as_jobs_or_has_the_name_of_some_is_refused(words, said, capsys):
     assert up(words) == 2
     assert said in capsys.readouterr().err
 

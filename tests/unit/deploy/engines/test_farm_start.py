@@ -7,12 +7,24 @@ from pathlib import Path
 import pytest
 
 from deploy.deployment.state import DeploymentFolder
-from deploy.engines.farm import await_servers, read_farm, start_farm, stop_farm
+from deploy.engines.farm import Farm, await_servers, read_farm, start_farm, stop_farm
 from deploy.host.batch.htcondor import HTCondor
 from deploy.host.batch.jobs import BatchSystem, Job, Task
 from deploy.host.batch.slurm import Slurm
 from deploy.host.errors import DeploymentError, KitError
 from deploy.host.files import unless_locked
+
+
+@pytest.fixture
+def nothing_runs(monkeypatch):
+    for system in (Slurm, HTCondor):
+        monkeypatch.setattr(system, "listed", lambda *_: [])
+
+
+def locked(farm: Farm) -> bool:
+    """Return whether a command that starts or ends a farm keeps others from it."""
+    with unless_locked(DeploymentFolder(farm.name).launch_lock) as free:
+        return not free
 
 
 @pytest.mark.parametrize(
@@ -34,7 +46,7 @@ def test_a_keeper_that_is_missing_is_submitted_before_servers(
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_of_an_up_whose_servers_are_refused_no_keeper_is_left_without_its_farm(
-    kept, monkeypatch, answers
+    kept, nothing_runs, monkeypatch, answers
 ):
     cancelled = []
 
@@ -49,7 +61,6 @@ def test_of_an_up_whose_servers_are_refused_no_keeper_is_left_without_its_farm(
 
     new = kept.model_copy(update={"name": "new"})
     monkeypatch.setattr(BatchSystem, "submit", submit)
-    monkeypatch.setattr(HTCondor, "listed", lambda *_: [])
     monkeypatch.setattr(HTCondor, "cancel", cancel)
     with pytest.raises(KitError, match="condor_submit failed"):
         start_farm(new)
@@ -107,37 +118,24 @@ def test_up_waits_for_servers_also_while_the_batch_system_is_silent(farm, monkey
 
 @pytest.mark.parametrize("update", [{"words": ("\udce9.toml",)}, {"place": Path("/\udce9")}])
 def test_a_farm_of_a_path_that_is_not_utf_8_is_refused_and_leaves_nothing(
-    farm, monkeypatch, submitted, update
+    farm, nothing_runs, submitted, update
 ):
-    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
     other = farm.model_copy(update={"name": "other", **update})
     with pytest.raises(DeploymentError, match="not UTF-8"):
         start_farm(other)
     assert (submitted, other.folder.exists()) == ([], False)
 
 
-def test_commands_that_start_the_same_farm_take_turns(farm, monkeypatch):
-    held = []
-
-    def submit(_self: object, _job: Job) -> None:
-        with unless_locked(DeploymentFolder(farm.name).launch_lock) as free:
-            held.append(not free)
-
-    monkeypatch.setattr(BatchSystem, "submit", submit)
-    monkeypatch.setattr(Slurm, "listed", lambda *_: [])
+def test_commands_that_start_the_same_farm_take_turns(farm, nothing_runs, monkeypatch):
+    held: list[bool] = []
+    monkeypatch.setattr(BatchSystem, "submit", lambda *_: held.append(locked(farm)))
     assert start_farm(farm) == farm
     assert held == [True]
 
 
 def test_an_up_of_the_same_name_waits_until_down_has_ended_all_jobs(farm, monkeypatch):
-    held = []
-
-    def active(_self: object, name: str) -> dict[int, Task]:
-        with unless_locked(DeploymentFolder(farm.name).launch_lock) as free:
-            held.append(not free)
-        return {}
-
-    monkeypatch.setattr(Slurm, "active", active)
+    held: list[bool] = []
+    monkeypatch.setattr(Slurm, "active", lambda *_: held.append(locked(farm)) or {})
     farm.write()
     stop_farm(farm)
     assert (set(held), farm.folder.exists()) == ({True}, False)
