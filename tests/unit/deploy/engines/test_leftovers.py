@@ -80,31 +80,23 @@ def test_only_regions_of_this_very_deployment_and_user_are_found(shared, monkeyp
     assert not shared_memory_regions("numlkit-0-a-")
 
 
-def test_scratch_folders_are_folders_not_links(tmp_path, monkeypatch):
+def test_only_folders_that_are_named_and_filled_as_triton_does_are_scratch_folders(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
-    folder = tmp_path / "python_env_aB3xYz"
-    folder.mkdir()
-    (tmp_path / "python_env_linked").symlink_to(folder)
-    (tmp_path / "python_env_linkAB").symlink_to(folder)
-    (tmp_path / "python_env_fileAB").touch()
-    assert scratch_folders() == {folder}
-
-
-def test_a_folder_that_a_person_named_or_filled_is_no_scratch_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(leftovers, "SCRATCH", tmp_path)
-    of_triton, named, filled, found_twice = (
-        tmp_path / f"python_env_{name}" for name in ("aB3xYz", "of_my_thesis", "thesis", "abc123")
+    of_triton, named, filled, found_twice, linked, file = (
+        tmp_path / f"python_env_{name}"
+        for name in ("aB3xYz", "of_my_thesis", "thesis", "abc123", "linkAB", "fileAB")
     )
     for folder in (of_triton / "0" / "bin", named, filled / "0", found_twice / "0"):
         folder.mkdir(parents=True)
     (filled / "chapter1.tex").touch()
+    linked.symlink_to(of_triton)
+    file.touch()
     assert scratch_folders() == {of_triton, found_twice}
     (found_twice / "notes.txt").touch()  # since it was found
-    sweep(prefix=SWEPT, scratch=(of_triton, named, filled, found_twice))
-    assert not of_triton.exists()
-    assert named.exists()
-    assert filled.exists()
-    assert found_twice.exists()
+    sweep(prefix=SWEPT, scratch=(of_triton, named, filled, found_twice, linked, file))
+    assert {*tmp_path.glob("python_env_*")} == {named, filled, found_twice, linked, file}
 
 
 def test_regions_are_named_after_the_state_folder_too(tmp_path):
@@ -116,18 +108,21 @@ def test_regions_are_named_after_the_state_folder_too(tmp_path):
     assert shm_prefix(tmp_path / "link" / "x") == shm_prefix(tmp_path / "a" / "x")
 
 
-def test_a_folder_made_since_a_server_s_start_is_that_server_s(there):
-    assert scratch_since(BEFORE, SERVER) == {OWN}
-    there["processes"].remove(SERVER)
-    assert scratch_since(BEFORE, SERVER) == {OWN}, "dead, it leaves it behind"
-
-
-def test_no_folder_is_taken_that_another_living_process_may_have_made(there):
-    there["folders"].add(ANOTHER)
-    there["processes"].add(RIVAL)
-    assert scratch_since(BEFORE, SERVER) == frozenset()
-    there["processes"].remove(RIVAL)
-    assert scratch_since(BEFORE, SERVER) == {OWN, ANOTHER}, "what nobody alive can need"
+@pytest.mark.parametrize(
+    ("folders", "processes", "own"),
+    [
+        ({OLD, OWN}, {EARLIER, SERVER}, {OWN}),
+        ({OLD, OWN}, {EARLIER}, {OWN}),
+        ({OLD, OWN, ANOTHER}, {EARLIER, SERVER, RIVAL}, set()),
+        ({OLD, OWN, ANOTHER}, {EARLIER, SERVER}, {OWN, ANOTHER}),
+    ],
+    ids=["alive", "dead, it leaves it behind", "a rival may have made one", "nobody else is alive"],
+)
+def test_a_folder_made_since_a_server_s_start_is_its_own_if_nobody_else_can_have_made_it(
+    there, folders, processes, own
+):
+    there |= {"folders": folders, "processes": processes}
+    assert scratch_since(BEFORE, SERVER) == own
 
 
 def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(there):
@@ -216,9 +211,7 @@ def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_a_region_of_another_user_is_never_taken_for_one_s_own(shared):
-    region = make_region(shared)
-    assert unused_regions() == (region,)
-    os.chown(region, 12345, -1)
+    os.chown(make_region(shared), 12345, -1)
     assert unused_regions() == ()
 
 
@@ -241,6 +234,7 @@ def test_removing_regions_looks_again(shared):
 @contextmanager
 def stub(folder: Path, *, parent: str) -> Iterator[ProcessId]:
     """Run a process that looks like a stub, below one with the name ``parent``."""
+    folder.mkdir()
     for name in (parent, "triton_python_backend_stub"):
         shutil.copy("/bin/sh", folder / name)
     script = folder / "model_repository" / "nugraph3" / "1" / "model.py"
@@ -251,13 +245,10 @@ def stub(folder: Path, *, parent: str) -> Iterator[ProcessId]:
         yield ProcessId.of(int(process.stdout.readline()))
 
 
-def test_a_stub_with_a_server_is_left_alone(tmp_path):
-    with stub(tmp_path, parent="tritonserver") as process:
+def test_a_stub_is_ended_if_its_server_is_dead_and_else_left_alone(tmp_path):
+    with stub(tmp_path / "live", parent="tritonserver") as process:
         assert process not in orphaned_stubs()
-
-
-def test_a_stub_whose_server_is_dead_is_ended(tmp_path):
-    with stub(tmp_path, parent="somebody") as process:
+    with stub(tmp_path / "dead", parent="somebody") as process:
         assert process in orphaned_stubs()
         assert end_stubs((process,)) == "stopped 1 model process without a server"
         assert process.process() is None
@@ -271,14 +262,15 @@ def test_what_only_an_orphaned_stub_uses_is_nobody_s(shared, monkeypatch):
         assert unused_regions() == (region,)
 
 
-def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(shared, monkeypatch):
+@pytest.mark.parametrize("all_seen", [True, False])
+def test_what_is_found_can_be_fixed_only_where_all_processes_are_seen(
+    shared, monkeypatch, all_seen
+):
     region = make_region(shared)
     monkeypatch.setattr(leftovers, "orphaned_stubs", lambda: ())
     monkeypatch.setattr(leftovers, "unused_regions", lambda: (region,))
-    monkeypatch.setattr(leftovers, "sees_all_processes", lambda: True)
-    assert [f.fix is not None for f in leftover_findings()] == [True]
-    monkeypatch.setattr(leftovers, "sees_all_processes", lambda: False)
-    assert [f.fix for f in leftover_findings()] == [None]
+    monkeypatch.setattr(leftovers, "sees_all_processes", lambda: all_seen)
+    assert [f.fix is not None for f in leftover_findings()] == [all_seen]
 
 
 def test_scratch_folders_that_no_deployment_knows_are_left_to_their_owner(
