@@ -1,5 +1,6 @@
 """A site's models that name an environment by its lock, and those that call other models."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from deploy.host.errors import EnvironmentSetupError, KitError, ModelError
 from deploy.triton.config import read_config
 from deploy.triton.site import with_callees
 from tests.unit.deploy.engines.site import ENSEMBLE, IN_CONTAINER, resolve
-from tests.unit.deploy.site_repository import CONFIG, environment_parameter, write_model
+from tests.unit.deploy.site_repository import CONFIG, write_model
 
 ZEROS = "0" * 64
 NAMED = CONFIG + 'parameters { key: "NUMLKIT_ENV" value { string_value: "vision" } }\n'
@@ -81,19 +82,15 @@ def test_a_lock_that_no_stub_can_use_is_refused_before_it_is_made(repository, pi
     assert error.cause.endswith(says)
 
 
-def test_an_environment_that_is_not_locked_is_named_with_the_command_that_locks_it(repository):
+def test_an_environment_that_is_not_locked_or_not_there_is_named(repository):
     source = repository.parent / "envs" / "vision"
     (source / "locks" / "cpu.txt").unlink()
     (source / "requirements.in").write_text("numpy\n")
     error = refused(repository, "m")
     assert (error.cause, error.remedy) == (f"{source} has no lock", f"numlkit lock {source}")
-
-
-def test_an_environment_that_nobody_has_is_named(tmp_path):
-    write_model(tmp_path / "models", "m", config=NAMED)
-    error = refused(tmp_path / "models", "m")
-    beside = tmp_path / "envs" / "vision"
-    assert error.cause == f"no environment 'vision': neither {beside} nor one of the kit's"
+    shutil.rmtree(source)
+    error = refused(repository, "m")
+    assert error.cause == f"no environment 'vision': neither {source} nor one of the kit's"
 
 
 def test_nugraphs_environment_may_be_named_too(tmp_path):
@@ -102,8 +99,7 @@ def test_nugraphs_environment_may_be_named_too(tmp_path):
 
 
 def test_two_ways_to_name_an_environment_are_one_too_many(tmp_path):
-    config = NAMED + environment_parameter("/tmp")
-    write_model(tmp_path, "m", config=config)
+    write_model(tmp_path, "m", environment="/tmp", config=NAMED)
     with pytest.raises(ModelError, match="EXECUTION_ENV_PATH and NUMLKIT_ENV are both set"):
         _ = resolve(tmp_path, "m").site
 
@@ -123,5 +119,5 @@ def test_a_model_that_calls_what_is_not_there_is_refused(tmp_path):
     write_model(tmp_path, "two")
     assert with_callees(tmp_path, ["m"]) == ("m", "two")
     error = refused(tmp_path, "m", "two")
-    assert error.cause == "model m calls one, which is not served"
-    assert error.remedy == "--models m,two,one"
+    wanted = ("model m calls one, which is not served", "--models m,two,one")
+    assert (error.cause, error.remedy) == wanted

@@ -1,6 +1,7 @@
 """A site's own models are checked before anything is started."""
 
 import tarfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,14 @@ from deploy.engines.site import Runtime, check_site
 from deploy.host.errors import KitError
 from deploy.triton.distribution import TritonDistribution
 from deploy.triton.release import find_release
-from tests.unit.deploy.engines.site import ENSEMBLE, FITTING, IN_CONTAINER, resolve, staged
+from tests.unit.deploy.engines.site import (
+    ENSEMBLE,
+    FITTING,
+    IN_CONTAINER,
+    resolve,
+    staged,
+    write_distribution,
+)
 from tests.unit.deploy.site_repository import CONFIG, ENVIRONMENT, write_archive, write_model
 
 
@@ -28,6 +36,19 @@ def failed(repository: Path, runtime: Runtime = IN_CONTAINER) -> KitError:
     assert "\n" not in caught.value.cause
     assert caught.value.remedy
     return caught.value
+
+
+def write_archived(
+    folder: Path, names: Iterable[str] = ENVIRONMENT, *, unpacked: bool = False
+) -> tuple[Path, Path]:
+    """Write model m with an environment of its own; return that and the model's folder."""
+    environment = write_archive(folder / "e.tar.gz", names)
+    if unpacked:
+        with tarfile.open(environment) as tar:
+            environment = folder / "their env"
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(environment)
+    return environment, write_model(folder, "m", environment=str(environment)).parent
 
 
 def test_a_backend_that_is_not_there_is_named(tmp_path):
@@ -71,32 +92,26 @@ def test_a_warm_up_that_triton_skips_is_told(tmp_path):
 
 def test_an_environment_that_would_not_serve_is_refused(tmp_path):
     names = [name for name in ENVIRONMENT if "activate" not in name]
-    archive = write_archive(tmp_path / "e.tar.gz", names)
-    write_model(tmp_path / "models", "m", environment=str(archive))
-    assert "has no bin/activate" in failed(tmp_path / "models").cause
+    write_archived(tmp_path, names)
+    assert "has no bin/activate" in failed(tmp_path).cause
 
 
 def test_a_stub_for_another_python_than_the_environments_is_refused(tmp_path, monkeypatch):
-    archive = write_archive(tmp_path / "e.tar.gz")
-    version = write_model(tmp_path / "models", "m", environment=str(archive))
-    stub = version.parent / "triton_python_backend_stub"
+    archive, folder = write_archived(tmp_path)
+    stub = folder / "triton_python_backend_stub"
     stub.touch()
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.12")
-    failure = failed(tmp_path / "models")
-    assert failure.cause == (
-        f"model m: its stub is built for Python 3.12; {archive} has Python 3.10"
-    )
+    built = "model m: its stub is built for Python 3.12"
+    assert failed(tmp_path).cause == f"{built}; {archive} has Python 3.10"
     monkeypatch.setattr(launch, "python_of_stub", lambda _program: "3.10")
     own = TritonDistribution.in_cache(find_release("24.10"), "3.10")
     for program in (own.executable, own.stub):
         program.parent.mkdir(parents=True)
-        program.write_bytes(
-            b"\0Failed to prepare CPython for the stub\0A message of this release\0"
-        )
-    stub.write_bytes(b"\0A message of this release\0")
-    assert check(tmp_path / "models") == []
-    stub.write_bytes(b"\0A message of another release\0")
-    assert failed(tmp_path / "models").cause == (
+        program.write_bytes(b"\0Failed to prepare CPython for the stub\0Words of this release\0")
+    stub.write_bytes(b"\0Words of this release\0")
+    assert check(tmp_path) == []
+    stub.write_bytes(b"\0Words of another release\0")
+    assert failed(tmp_path).cause == (
         f"model m: its stub {stub} is not of Triton 24.10, and would crash the server"
     )
 
@@ -114,41 +129,26 @@ def test_a_stub_for_another_python_than_the_kits_environment_is_refused(tmp_path
 def test_what_lies_beside_a_configuration_and_is_no_stub_is_named(tmp_path):
     version = write_model(tmp_path, "m")
     (version.parent / "triton_python_backend_stub").write_text("#!/bin/sh\n")
-    failure = failed(tmp_path)
-    assert failure.cause.endswith(
-        "triton_python_backend_stub: not a stub of Triton's Python backend (it is linked to no "
-        "libpython)"
-    )
+    what = "not a stub of Triton's Python backend (it is linked to no libpython)"
+    assert failed(tmp_path).cause.endswith(f"triton_python_backend_stub: {what}")
 
 
 def test_an_environment_whose_python_cannot_be_told_is_served_with_a_warning(tmp_path):
-    archive = write_archive(tmp_path / "e.tar.gz", ["bin/activate"])
-    write_model(tmp_path / "models", "m", environment=str(archive))
-    assert check(tmp_path / "models") == [
-        f"warning: model m: cannot tell which Python {archive} has"
-    ]
+    archive, _ = write_archived(tmp_path, ["bin/activate"])
+    assert check(tmp_path) == [f"warning: model m: cannot tell which Python {archive} has"]
 
 
 def test_a_folder_with_blanks_is_refused_where_triton_is_given_its_name(tmp_path):
-    folder = tmp_path / "their env"
-    with tarfile.open(write_archive(tmp_path / "e.tar.gz")) as tar:
-        tar.extraction_filter = getattr(tarfile, "data_filter", None)
-        tar.extractall(folder)
-    write_model(tmp_path / "models", "m", environment=str(folder))
+    write_archived(tmp_path, unpacked=True)
     on_host = replace(FITTING, in_container=False)
-    assert "cannot use a path with spaces" in failed(tmp_path / "models", on_host).cause
-    assert check(tmp_path / "models", FITTING) == []
+    assert "cannot use a path with spaces" in failed(tmp_path, on_host).cause
+    assert check(tmp_path, FITTING) == []
 
 
 def test_a_stub_for_the_environments_python_is_put_beside_the_model(tmp_path):
-    archive = write_archive(tmp_path / "e.tar.gz")
-    write_model(tmp_path / "models", "m", environment=str(archive))
-    release = find_release("24.10")
-    root = TritonDistribution.in_cache(release, "3.10").root
-    (root / "lib").mkdir(parents=True)
-    (root / "lib" / "libcudart-0.so").touch()
-    stub = staged(tmp_path / "models").stub
+    write_archived(tmp_path)
+    root = write_distribution("3.10")
+    stub = staged(tmp_path).stub
     assert stub.program == root / "backends/python/triton_python_backend_stub"
-    names = [path.name for path in stub.libraries]
-    assert names == ["libcudart-0.so", "libpython3.10.so.1.0"]
-    assert staged(tmp_path / "models", FITTING).stub is None
+    assert [path.name for path in stub.libraries] == ["libcudart-0.so", "libpython3.10.so.1.0"]
+    assert staged(tmp_path, FITTING).stub is None

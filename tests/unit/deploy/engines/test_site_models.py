@@ -52,39 +52,27 @@ def test_what_is_no_repository_is_refused(tmp_path, make):
         find_site_models(tmp_path / "models")
 
 
-def test_what_is_served_is_the_versions_and_all_that_lies_beside_them(tmp_path):
-    version = write_model(tmp_path, "m")
-    (version / "assets").mkdir()
-    (version / "assets" / "weights.bin").touch()
-    (version / "__pycache__").mkdir()
-    (version / "__pycache__" / "model.pyc").touch()
-    (version.parent / "labels.txt").touch()
-    (version.parent / "0").mkdir()
-    (version.parent / "0" / "old.py").touch()
-    model = read_site_model(tmp_path, "m")
-    assert model.versions == (1,)
+def test_what_is_served_is_the_versions_and_all_that_lies_beside_them_or_is_linked(tmp_path):
+    both = "version_policy { specific { versions: [1, 2] } }"
+    version = write_model(tmp_path / "models", "m", config=CONFIG + both)
+    for name in ("assets/weights.bin", "__pycache__/model.pyc", "../labels.txt", "../0/old.py"):
+        (version / name).parent.mkdir(exist_ok=True)
+        (version / name).touch()
+    elsewhere = tmp_path / "releases" / "v7" / "model.py"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.touch()
+    (version.parent / "2").symlink_to(elsewhere.parent)
+    (version.parent / "weights.bin").symlink_to(elsewhere)
+    model = read_site_model(tmp_path / "models", "m")
+    assert model.versions == (1, 2)
     assert model.files == {
         "1/assets/weights.bin": version / "assets/weights.bin",
         "1/model.py": version / "model.py",
+        "2/model.py": elsewhere,
         "labels.txt": version.parent / "labels.txt",
+        "weights.bin": elsewhere,
     }
     assert (model.environment, model.stub) == (None, None)
-
-
-def test_links_are_followed(tmp_path):
-    elsewhere = tmp_path / "releases" / "v7"
-    elsewhere.mkdir(parents=True)
-    (elsewhere / "model.py").touch()
-    (tmp_path / "weights.bin").touch()
-    repository = tmp_path / "models"
-    folder = write_model(repository, "m").parent
-    (folder / "2").symlink_to(elsewhere)
-    (folder / "weights.bin").symlink_to(tmp_path / "weights.bin")
-    model = read_site_model(repository, "m")
-    assert model.files == {
-        "2/model.py": elsewhere / "model.py",
-        "weights.bin": tmp_path / "weights.bin",
-    }
 
 
 @pytest.mark.parametrize("target", ["..", "nothing"])
@@ -250,9 +238,6 @@ def test_environments_get_plain_names_in_a_container_each_once(tmp_path):
         inside: Path("/opt/numl/site/environments/1-env"),
         outside: Path("/opt/numl/site/environments/2-__rm_-r____env.tar.gz"),
     }
-
-
-def test_a_line_break_in_a_path_is_refused_before_an_engine_sees_it(tmp_path):
     with pytest.raises(RepositoryError, match="a path with a line break cannot be mounted"):
         places_in_container([tmp_path / "a\nb"])
 
@@ -263,14 +248,10 @@ def test_models_are_the_sites_or_the_kits_and_the_sites_take_precedence(tmp_path
     wanted = resolve(tmp_path, "nugraph2", "m", "nugraph3")
     assert wanted.kit == ("nugraph2",)
     assert [model.name for model in wanted.site] == ["m", "nugraph3"]
-
-
-def test_a_model_that_nobody_has_is_answered_with_those_that_are_there(tmp_path):
-    write_model(tmp_path, "m")
     with pytest.raises(RepositoryError) as caught:
         _ = resolve(tmp_path, "m", "other").site
-    assert caught.value.cause == (f"no model 'other', neither in {tmp_path} nor among the kit's")
-    assert caught.value.remedy == f"{tmp_path} has m"
+    assert caught.value.cause == f"no model 'other', neither in {tmp_path} nor among the kit's"
+    assert caught.value.remedy == f"{tmp_path} has m, nugraph3"
 
 
 def test_the_digest_follows_their_files_without_reading_them(tmp_path):
