@@ -41,26 +41,10 @@ def repository(tmp_path):
 
 
 def content(repository, flavour="serving", **given):
+    triton = find_release("24.10")
     return site_content(
-        repository,
-        flavour=flavour,
-        named="24.10",
-        triton=find_release("24.10"),
-        say=lambda _: None,
-        **given,
+        repository, flavour=flavour, named="24.10", triton=triton, say=lambda _: None, **given
     )
-
-
-def test_an_image_has_the_models_with_the_places_of_their_environments(repository):
-    write_model(repository, "m", config=NAMED)
-    found = content(repository)
-    assert found.name == "my-models"
-    assert list(found.environments) == ["vision"]
-    assert found.labels["org.numlkit.site.models"] == "m"
-    (model,) = found.models
-    place = model.config.parameters["EXECUTION_ENV_PATH"].string_value
-    assert place == "/opt/numl/environments/vision"
-    assert model.stub is None
 
 
 @pytest.mark.parametrize(
@@ -82,11 +66,6 @@ def test_a_model_that_an_image_could_not_serve_is_named(repository, config, says
     assert caught.value.remedy
 
 
-def test_an_image_for_gpus_has_models_that_need_one(repository):
-    write_model(repository, "m", config=NAMED.replace("KIND_CPU", "KIND_GPU"))
-    assert [model.name for model in content(repository, "gpu").models] == ["m"]
-
-
 def test_the_environments_of_an_image_are_made_of_what_the_build_is_given(repository, tmp_path):
     write_model(repository, "m", config=NAMED)
     (tmp_path / "wheels").mkdir()
@@ -96,10 +75,25 @@ def test_the_environments_of_an_image_are_made_of_what_the_build_is_given(reposi
     assert environment.interpreter.executable == given["python"].resolve()
 
 
-def test_an_image_with_torch_serves_a_model_without_an_environment_of_its_own(repository):
-    write_model(repository, "m")
-    (model,) = content(repository, "cpu").models
-    assert model.config.parameters["EXECUTION_ENV_PATH"].string_value == "/opt/numl/env"
+@pytest.mark.parametrize(
+    ("flavour", "config", "place"),
+    [
+        ("serving", NAMED, "/opt/numl/environments/vision"),
+        ("gpu", NAMED.replace("KIND_CPU", "KIND_GPU"), "/opt/numl/environments/vision"),
+        ("cpu", CONFIG, "/opt/numl/env"),
+    ],
+    ids=["its own environment", "a model that needs a GPU", "the one with torch"],
+)
+def test_an_image_has_the_models_with_the_places_of_their_environments(
+    repository, flavour, config, place
+):
+    write_model(repository, "m", config=config)
+    found = content(repository, flavour)
+    assert (found.name, found.labels["org.numlkit.site.models"]) == ("my-models", "m")
+    assert list(found.environments) == ["vision"] * (config != CONFIG)
+    (model,) = found.models
+    assert model.config.parameters["EXECUTION_ENV_PATH"].string_value == place
+    assert model.stub is None
 
 
 def test_a_stock_image_finds_the_packed_environment_beside_the_models(repository):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from deploy.engines.choose import choose_engine, engine_to_prepare
 from deploy.engines.resolved import Resolved
 from deploy.host.errors import DeploymentError, KitError, LaunchError, RepositoryError
 from tests.programs import write_program
+from tests.unit.deploy.engines.site import LABELS
 
 SHARED = "shared_memory needs engine local, or docker for clients in containers"
 
@@ -35,11 +37,8 @@ def test_without_a_container_engine_it_is_the_one_that_needs_none_and_says_why()
 
 def test_apptainer_is_taken_where_its_sif_is_there(tmp_path):
     """A script stands for Apptainer: it is asked for the labels of a .sif only."""
-    labels = (
-        '{"data": {"attributes": {"labels": {"org.numlkit.environment.digest": "abc",'
-        ' "org.numlkit.flavour": "cpu", "org.numlkit.triton.release": "24.10"}}}}'
-    )
-    write_program(tmp_path / "apptainer", f"echo '{labels}'")
+    answer = json.dumps({"data": {"attributes": {"labels": LABELS}}})
+    write_program(tmp_path / "apptainer", f"echo '{answer}'")
     sif = tmp_path / "numl.sif"
     sif.touch()
     engine, reason = choose_engine(Resolved(Deployment(image=str(sif))))
@@ -98,7 +97,7 @@ def test_auto_needs_an_engine_for_containers(refusals):
 
 @pytest.mark.parametrize("name", ["local", "docker", "apptainer"])
 def test_what_is_asked_for_is_taken_without_a_word(name):
-    engine, reason = choose_engine(Resolved(Deployment.model_validate({"engine": name})))
+    engine, reason = choose_engine(Resolved(Deployment(engine=name)))
     assert (engine.name, reason) == (name, None)
 
 
@@ -112,7 +111,7 @@ def test_what_is_asked_for_is_taken_without_a_word(name):
     ids=["packed without a container", "image without a container", "memory in a container"],
 )
 def test_what_the_engine_that_is_asked_for_cannot_do_is_refused(engine, settings, cause):
-    resolved = Resolved(Deployment.model_validate({"engine": engine, **settings}))
+    resolved = Resolved(Deployment(engine=engine, **settings))
     for choose_one in (choose_engine, engine_to_prepare):
         with pytest.raises(DeploymentError) as caught:
             choose_one(resolved)
@@ -122,4 +121,4 @@ def test_what_the_engine_that_is_asked_for_cannot_do_is_refused(engine, settings
 def test_auto_takes_no_container_where_shared_memory_is_asked_for():
     engine, reason = choose_engine(Resolved(Deployment(shared_memory=True)))
     assert engine.name == "local"
-    assert [f"{name}: {SHARED}" in str(reason) for name in ("docker", "apptainer")] == [True] * 2
+    assert all(f"{name}: {SHARED}" in str(reason) for name in ("docker", "apptainer"))

@@ -35,21 +35,25 @@ RESOLVED = Resolved(Deployment())
 APPTAINER = ApptainerEngine(RESOLVED)
 
 
-def test_an_engine_says_what_it_is():
-    assert docker_in_words(VERSION, INFO) == (
-        "Docker 20.10.24 (API 1.41), storage overlay2 in /var/lib/docker, cgroup v2"
-    )
-
-
-def test_podman_without_root_says_so():
+@pytest.mark.parametrize(
+    ("version", "info", "says"),
+    [
+        ({}, {}, "Docker 20.10.24 (API 1.41), {info}"),
+        (
+            {"Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]},
+            {
+                "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"],
+                "Runtimes": {"crun": {}, "nvidia": {}},
+            },
+            "podman 4.3.1 (API 1.41), {info}, rootless, NVIDIA runtime",
+        ),
+    ],
+    ids=["Docker", "podman without root"],
+)
+def test_an_engine_says_what_it_is(version, info, says):
     """Recorded: podman 4.3's answers, of which only these fields are read."""
-    version = {**VERSION, "Version": "4.3.1", "Components": [{"Name": "Podman Engine"}]}
-    info = {**INFO, "SecurityOptions": ["name=seccomp,profile=default", "name=rootless"],
-            "Runtimes": {"crun": {}, "nvidia": {}}}  # fmt: skip
-    assert docker_in_words(version, info) == (
-        "podman 4.3.1 (API 1.41), storage overlay2 in /var/lib/docker, cgroup v2, rootless, "
-        "NVIDIA runtime"
-    )
+    always = "storage overlay2 in /var/lib/docker, cgroup v2"
+    assert docker_in_words(VERSION | version, INFO | info) == says.format(info=always)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +178,6 @@ def test_a_failed_inspection_is_never_taken_for_an_answer(script, cause, tmp_pat
 
 GPU = Gpu(0, "GPU-1", "NVIDIA A100", (8, 0), None)
 BROKEN = BrokenGpu(1, "GPU 1 cannot be used", "restart the host")
-
-
 NONE = GpuError("no NVIDIA driver here", "install it")
 
 

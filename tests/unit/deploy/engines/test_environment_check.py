@@ -25,16 +25,8 @@ def _environment(folder: Path, answer: str = "", status: int = 0) -> Environment
     write_environment(folder, answer, status)
     (folder / "lib").mkdir()
     (folder / "lib" / "libpython3.11.so.1.0").touch()
-    return Environment(
-        name="numl",
-        flavour="serving",
-        lock=Lock("3.11", None, folder, "l", {}),
-        interpreter=Interpreter(folder, "3.11.7", folder),
-        relocatable=False,
-        digest="d",
-        folder=folder,
-        packages=folder,
-    )
+    lock, python = Lock("3.11", None, folder, "l", {}), Interpreter(folder, "3.11.7", folder)
+    return Environment("numl", "serving", lock, python, False, "d", folder, folder)
 
 
 def _model(folder: Path) -> Path:
@@ -47,9 +39,8 @@ def _model(folder: Path) -> Path:
 def test_a_stub_for_another_python_is_refused(tmp_path):
     triton = TritonDistribution(root=tmp_path, stub_python="3.12")
     answer = json.dumps(["3.11.7", "python", "/usr", "/no", None, None])
-    with pytest.raises(
-        EnvironmentSetupError, match=r"has Python 3\.11\.7; the stub is built for 3\.12"
-    ):
+    why = r"has Python 3\.11\.7; the stub is built for 3\.12"
+    with pytest.raises(EnvironmentSetupError, match=why):
         check_stub_fits(_environment(tmp_path / "e", answer), triton)
 
 
@@ -85,12 +76,7 @@ def test_a_check_that_passed_is_not_repeated_until_something_changes(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "status", "error", "cause"),
     [
-        (
-            '{"model": "m", "ok": false, "error": "wrong answer: x_filter_u"}',
-            1,
-            RepositoryError,
-            "model m: wrong answer: x_filter_u",
-        ),
+        ('{"model": "m", "ok": false, "error": "wrong"}', 1, RepositoryError, "model m: wrong"),
         ("", 3, EnvironmentSetupError, "does not work"),
     ],
     ids=["a wrong answer", "no answer"],

@@ -16,6 +16,8 @@ from deploy.deployment.state import DeploymentFolder
 from deploy.engines import pulse, supervise
 from tests.unit.deploy.engines.supervised import Run, StandIn
 
+LOADED, FAILED = "successfully loaded 'm'", "failed to load 'm' version 1: Internal: no"
+
 
 def test_a_server_that_stops_starting_is_killed_and_started_once_more(run, stubs, tmp_path):
     again = Run(tmp_path / "again", stubs, still=True)
@@ -32,7 +34,7 @@ def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(
     run.until_looked()
     assert run.state.phase == "healing", "new stubs alone do not say that the model is loaded"
     assert old.process.process() is not None
-    server.say("successfully loaded 'm'")
+    server.say(LOADED)
     run.until_healed()
     assert run.state.cause is None
     run.until(lambda _: not old.process.is_running())
@@ -59,7 +61,7 @@ def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run):
     assert "/dev/shm is too small" in (run.state.cause or "")
     assert (run.state.phase, run.state.restarts) == ("healing", 0)
     run.start_stubs()
-    server.say("successfully loaded 'm'")
+    server.say(LOADED)
     run.until(lambda state: state.phase == "ready")
     assert run.servers == [server]
 
@@ -67,10 +69,10 @@ def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run):
 def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(run, stubs):
     other = run.other_version.stat().st_mtime_ns
     server = run.lose_a_stub()
-    server.say("failed to load 'm' version 1: Internal: no")
+    server.say(FAILED)
     stubs.kill(server.own[2])
     run.until_looked()
-    server.say("failed to load 'm' version 1: Internal: no")
+    server.say(FAILED)
     run.until(lambda _: run.other_version.stat().st_mtime_ns > other)
     assert run.servers == [server]
 
@@ -85,7 +87,7 @@ def test_while_one_model_cannot_be_loaded_another_is_healed_again_and_again(run,
     for _ in range(2):
         before = run.version.stat().st_mtime_ns
         new = run.start_stubs()
-        server.say("successfully loaded 'm'")
+        server.say(LOADED)
         run.until_looked()
         stubs.kill(new[0])
         server.say("failed to load 'n' version 1: Internal: no")
@@ -99,7 +101,7 @@ def test_a_load_may_take_more_memory_than_the_server_afterwards(run, monkeypatch
     run.clock.ahead += supervise.MEMORY_S
     run.until_looked()
     monkeypatch.setattr(server, "outgrown", lambda: None)
-    server.say("successfully loaded 'm'")
+    server.say(LOADED)
     run.until_healed()
     assert run.servers == [server]
 
@@ -108,7 +110,7 @@ def fail_a_second_model(run: Run) -> StandIn:
     """Kill a stub of each model; return the server, once it is told to load both again."""
     server, before = run.lose_a_stub(), run.other_version.stat().st_mtime_ns
     run.stubs.kill(server.own[2])
-    server.say("failed to load 'm' version 1: Internal: no")
+    server.say(FAILED)
     run.until(lambda _: run.other_version.stat().st_mtime_ns > before)
     return server
 
@@ -117,7 +119,7 @@ def test_while_a_load_keeps_failing_memory_is_bounded_and_a_lost_state_file_writ
     run, monkeypatch
 ):
     server = run.lose_a_stub()
-    server.say("failed to load 'm' version 1: Internal: no")
+    server.say(FAILED)
     run.until_looked()
     run.folder.state_file.unlink()
     run.until(lambda state: state.phase == "healing")
@@ -137,18 +139,10 @@ def test_a_load_that_keeps_failing_does_not_keep_another_model_s_old_stubs(run, 
 def test_a_load_that_never_ends_is_given_up_although_another_keeps_failing(run):
     server = fail_a_second_model(run)
     for _ in range(2):
-        server.say("failed to load 'm' version 1: Internal: no")
+        server.say(FAILED)
         run.wait_long(0.6)
     run.until_restarted()
     assert server.stopped
-
-
-def test_a_server_that_never_ends_a_load_is_restarted(run):
-    first = run.lose_a_stub()
-    run.wait_long()
-    run.until_restarted()
-    assert first.stopped
-    assert len(run.servers) == 2
 
 
 def test_a_heal_whose_log_line_was_lost_is_no_reason_to_restart(run):
@@ -163,26 +157,30 @@ def test_a_heal_whose_log_line_was_lost_is_no_reason_to_restart(run):
     assert (run.servers, server.stopped) == ([server], False)
 
 
-def test_new_stubs_that_give_no_right_answer_are_not_counted_as_a_heal(run, monkeypatch):
+@pytest.mark.parametrize("new_stubs", [False, True], ids=["it never ends", "no right answer"])
+def test_a_load_after_which_no_model_answers_right_is_given_up_and_the_server_restarted(
+    run, monkeypatch, new_stubs
+):
     def silent(_probe: object, model: str, _golden: object) -> SmokeResult:
         return SmokeResult(model, ready=False, error="no answer", seconds=None)
 
     monkeypatch.setattr(supervise, "smoke", silent)
-    server = run.lose_a_stub()
-    run.start_stubs()
+    first = run.lose_a_stub()
+    if new_stubs:
+        run.start_stubs()
     run.wait_long()
     run.until_restarted()
-    assert (run.state.heals, server.stopped) == (0, True)
+    assert (run.state.heals, first.stopped, len(run.servers)) == (0, True, 2)
 
 
 def test_a_new_stub_that_dies_before_its_model_answers_is_healed_next(run, stubs):
     server = run.lose_a_stub()
     touched = run.version.stat().st_mtime_ns
     stubs.kill(run.start_stubs()[-1])
-    server.say("successfully loaded 'm'")
+    server.say(LOADED)
     run.until_touched(touched)
     run.start_stubs()
-    server.say("successfully loaded 'm'")
+    server.say(LOADED)
     run.until_healed()
 
 
@@ -256,7 +254,7 @@ def test_a_stub_that_is_stopped_by_a_signal_is_replaced(run):
     os.kill(server.own[0].process.pid, signal.SIGSTOP)
     run.until_touched(before)
     run.start_stubs()
-    server.say("successfully loaded 'm'")
+    server.say(LOADED)
     run.until_healed()
     run.until(lambda _: server.own[0].process.process() is None)
 

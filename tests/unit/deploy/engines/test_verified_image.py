@@ -53,7 +53,7 @@ def host(cosign, monkeypatch):
     return Host(cosign, monkeypatch)
 
 
-@pytest.mark.parametrize("tag", [":prod", ":latest", ""])
+@pytest.mark.parametrize("tag", [":prod", ""])
 def test_a_tag_that_was_set_back_to_an_older_signed_image_is_not_started(host, tag):
     host.pull(5)
     assert host.up(f"{NAME}{tag}") == f"{NAME}@{DIGEST}"
