@@ -75,36 +75,34 @@ def test_what_is_served_is_the_versions_and_all_that_lies_beside_them_or_is_link
     assert (model.environment, model.stub) == (None, None)
 
 
-@pytest.mark.parametrize("target", ["..", "nothing"])
-def test_a_link_to_nowhere_or_to_itself_is_refused(tmp_path, target):
-    version = write_model(tmp_path, "m")
-    (version / "link").symlink_to(target)
-    with pytest.raises(RepositoryError, match=f"{version / 'link'}: a link to "):
-        read_site_model(tmp_path, "m")
+@pytest.mark.parametrize("taken", ["007", "v2"])
+def test_a_folder_that_triton_takes_for_no_version_is_none(tmp_path, taken):
+    (write_model(tmp_path, "m").parent / taken).mkdir()
+    assert read_site_model(tmp_path, "m").versions == (1,)
 
 
 @pytest.mark.parametrize(
-    ("name", "taken"), [("2_old", 2), ("3rdparty", 3), ("-1", -1), ("007", None), ("v2", None)]
+    ("harm", "path", "cause"),
+    [
+        (lambda path: path.symlink_to(".."), "1/link", "a link to "),
+        (lambda path: path.symlink_to("nothing"), "1/link", "a link to "),
+        (Path.mkdir, "2_old", "Triton takes it for version 2$"),
+        (Path.mkdir, "3rdparty", "Triton takes it for version 3$"),
+        (Path.mkdir, "-1", "Triton takes it for version -1$"),
+        (Path.touch, "1/weights.pt", "you may not read it$"),
+    ],
 )
-def test_a_folder_that_triton_takes_for_a_version_is_named(tmp_path, name, taken):
-    folder = write_model(tmp_path, "m").parent / name
-    folder.mkdir()
-    (folder / "notes.txt").touch()
-    if taken is None:
-        assert read_site_model(tmp_path, "m").versions == (1,)
-        return
-    with pytest.raises(RepositoryError, match=f"^{folder}: Triton takes it for version {taken}$"):
-        read_site_model(tmp_path, "m")
-
-
-def test_a_file_that_may_not_be_read_is_named_before_a_start(tmp_path, monkeypatch):
-    """Played, as root may read all."""
-    weights = write_model(tmp_path, "m") / "weights.pt"
-    weights.touch()
+def test_what_cannot_be_copied_or_taken_for_what_it_is_is_named(
+    tmp_path, monkeypatch, harm, path, cause
+):
+    """That a file may not be read is played, as root may read all."""
+    harmed = write_model(tmp_path, "m").parent / path
+    harm(harmed)
     monkeypatch.setattr(
-        "deploy.triton.site.os.access", lambda path, mode: path != weights or mode != os.R_OK
+        "deploy.triton.site.os.access",
+        lambda file, mode: file.suffix != ".pt" or mode != os.R_OK,
     )
-    with pytest.raises(RepositoryError, match=f"^{weights}: you may not read it$"):
+    with pytest.raises(RepositoryError, match=f"^{harmed}: {cause}"):
         read_site_model(tmp_path, "m")
 
 

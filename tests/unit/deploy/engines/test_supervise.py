@@ -66,17 +66,6 @@ def test_a_load_that_fails_is_told_and_leaves_the_server_alone(run):
     assert run.servers == [server]
 
 
-def test_a_model_that_cannot_be_loaded_keeps_no_other_from_being_healed(run, stubs):
-    other = run.other_version.stat().st_mtime_ns
-    server = run.lose_a_stub()
-    server.say(FAILED)
-    stubs.kill(server.own[2])
-    run.until_looked()
-    server.say(FAILED)
-    run.until(lambda _: run.other_version.stat().st_mtime_ns > other)
-    assert run.servers == [server]
-
-
 def test_while_one_model_cannot_be_loaded_another_is_healed_again_and_again(run, stubs):
     server = run.lose_a_stub()
     stubs.kill(server.own[2])
