@@ -48,13 +48,11 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture
-def there(monkeypatch):
-    """The scratch folders and backends that there are now."""
-    found: dict[str, set[object]] = {"folders": {OLD, OWN}, "processes": {EARLIER, SERVER}}
-    monkeypatch.setattr(leftovers, "scratch_folders", lambda: found["folders"])
-    monkeypatch.setattr(leftovers, "backend_processes", lambda: found["processes"])
-    return found
+def set_what_is_there(
+    patch: pytest.MonkeyPatch, folders: set[Path], processes: set[ProcessId]
+) -> None:
+    patch.setattr(leftovers, "scratch_folders", lambda: folders)
+    patch.setattr(leftovers, "backend_processes", lambda: processes)
 
 
 @pytest.fixture
@@ -119,23 +117,20 @@ def test_regions_are_named_after_the_state_folder_too(tmp_path):
     ids=["alive", "dead, it leaves it behind", "a rival may have made one", "nobody else is alive"],
 )
 def test_a_folder_made_since_a_server_s_start_is_its_own_if_nobody_else_can_have_made_it(
-    there, folders, processes, own
+    monkeypatch, folders, processes, own
 ):
-    there |= {"folders": folders, "processes": processes}
+    set_what_is_there(monkeypatch, folders, processes)
     assert scratch_since(BEFORE, SERVER) == own
 
 
-def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(there):
-    there["folders"].add(ANOTHER)
-    there["processes"].add(RIVAL)
-    state = make_state("a", server=RIVAL, scratch=(ANOTHER,))
-    DeploymentFolder("a").write_state(state)
+@pytest.mark.parametrize("more", [{RIVAL}, set()], ids=["alive", "dead"])
+def test_a_folder_that_another_deployment_knows_for_its_own_is_left_to_it(monkeypatch, more):
+    set_what_is_there(monkeypatch, {OLD, OWN, ANOTHER}, {EARLIER, SERVER} | more)
+    DeploymentFolder("a").write_state(make_state("a", server=RIVAL, scratch=(ANOTHER,)))
     broken = DeploymentFolder("broken")
     broken.path.mkdir()
     broken.state_file.write_text("{")
     assert scratch_since(BEFORE, SERVER) == {OWN}
-    there["processes"].remove(RIVAL)
-    assert scratch_since(BEFORE, SERVER) == {OWN}, "dead or alive"
 
 
 def test_a_process_that_has_loaded_the_backend_is_found_and_what_it_forks_is_not(tmp_path):

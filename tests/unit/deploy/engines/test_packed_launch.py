@@ -6,6 +6,7 @@ The engines here have an image that is only said to be there, and archives that 
 import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,6 +55,10 @@ def archive(home):
 def wanted(**settings: Any) -> Resolved:
     values = {"env": "packed", "models": ("nugraph3",), "instances": 2, **settings}
     return Resolved(Deployment.model_validate(values))
+
+
+def of_site(home: Path, *models: str, **settings: Any) -> Resolved:
+    return wanted(models_dir=home / "site", models=models, **settings)
 
 
 class Docker(DockerEngine):
@@ -124,7 +129,7 @@ def test_the_whole_apptainer_command_of_a_stock_image(home, archive):
 def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(home, archive):
     root = write_distribution("3.11")
     write_model(home / "site", "m")
-    models = Docker(wanted(models=("nugraph2", "nugraph3", "m"), models_dir=home / "site")).models()
+    models = Docker(of_site(home, "nugraph2", "nugraph3", "m")).models()
     assert [model.name for model in models] == ["nugraph2", "nugraph3", "m"]
     for model in models:
         place = model.config.parameters["EXECUTION_ENV_PATH"].string_value
@@ -139,7 +144,7 @@ def test_all_models_name_the_one_archive_and_have_its_stub_beside_them(home, arc
 def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(home):
     outside = write_archive(home / "their env.tar.gz")
     write_model(home / "site", "m", environment=str(outside))
-    plan = rendered(Docker(wanted(env="unpacked", models_dir=home / "site", models=("m",))))
+    plan = rendered(Docker(of_site(home, "m", env="unpacked")))
     mounts = [(m.source, str(m.target), m.writable) for m in plan.container.mounts[1:]]
     assert mounts == [(outside, "/opt/numl/site/environments/1-their_env.tar.gz", False)]
     assert plan.container.extracted_bytes == 5 * 4096
@@ -149,9 +154,8 @@ def test_the_environments_of_a_site_s_models_are_mounted_and_nothing_else_of_it(
 def test_an_incomplete_configuration_has_the_server_ask_the_models(home):
     write_model(home / "site", "m", config='backend: "python"')
     ask = "--disable-auto-complete-config"
-    for models, asked in (("m",), True), (("nugraph3",), False):
-        engine = Docker(wanted(env="unpacked", models_dir=home / "site", models=models))
-        plan = planned(engine)
+    for model, asked in ("m", True), ("nugraph3", False):
+        plan = planned(Docker(of_site(home, model, env="unpacked")))
         assert (ask not in plan.arguments) == asked
 
 
@@ -183,10 +187,10 @@ def test_no_archive_is_needed_where_every_model_has_an_environment(home):
     own = write_archive(home / "own.tar.gz")
     write_model(home / "site", "m", environment=str(own))
     write_model(home / "site", "n")
-    assert not wanted(models_dir=home / "site", models=("m",)).uses_archive
-    assert wanted(models_dir=home / "site", models=("m", "n")).uses_archive
-    assert wanted(models_dir=home / "site", models=("m", "nugraph3")).uses_archive
-    plan = rendered(Docker(wanted(models_dir=home / "site", models=("m",))))
+    assert not of_site(home, "m").uses_archive
+    assert of_site(home, "m", "n").uses_archive
+    assert of_site(home, "m", "nugraph3").uses_archive
+    plan = rendered(Docker(of_site(home, "m")))
     assert "/opt/numl/environment.tar.gz" not in [str(m.target) for m in plan.container.mounts]
 
 
