@@ -1,5 +1,6 @@
 """Processes stand for servers and stubs by their names, files for shared memory."""
 
+import mmap
 import os
 import shutil
 import sys
@@ -39,13 +40,6 @@ REGION = f"{PREFIX}-numl-{UUID}"
 OLD, OWN, ANOTHER = (Path(f"/tmp/python_env_{name}") for name in ("old", "own", "another"))
 EARLIER, SERVER, RIVAL = (ProcessId(pid=pid, started=1) for pid in (1, 2, 3))
 BEFORE = Surroundings(folders=(OLD,), processes=(EARLIER,))
-MAP = """
-import mmap, sys
-with open(sys.argv[1], "r+b") as file:
-    region = mmap.mmap(file.fileno(), 0)
-print("mapped", flush=True)
-sys.stdin.read()
-"""
 
 
 def set_what_is_there(
@@ -182,10 +176,9 @@ def make_region(folder: Path, name: str = REGION, age: float = 3600) -> Path:
 
 @contextmanager
 def mapped(path: Path) -> Iterator[ProcessId]:
-    """Let a process have a file in its memory."""
-    with running(sys.executable, "-c", MAP, str(path)) as process:
-        process.stdout.readline()
-        yield ProcessId.of(process.pid)
+    """Have a file in this process's memory."""
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        yield ProcessId.of(os.getpid())
 
 
 def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared):
