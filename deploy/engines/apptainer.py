@@ -258,7 +258,6 @@ class ApptainerEngine(ContainerEngine):
         self._keep(folder)
 
     def rooms(self) -> list[Room]:
-        """Return what a launch writes on this host, including its copy of the .sif."""
         rooms = super().rooms()
         with suppress(KitError, OSError):  # reported by the check of the image
             if self.deployment.env == "unpacked":

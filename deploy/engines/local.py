@@ -226,7 +226,6 @@ class LocalEngine(Engine):
     leftovers = staticmethod(leftover_findings)
 
     def rooms(self) -> list[Room]:
-        """Return what a launch writes on this host, including the host's own shared memory."""
         shared = Room(SHARED_MEMORY, self.shared_bytes, "the model instances", MORE_SHARED_MEMORY)
         return [*super().rooms(), shared]
 
@@ -257,7 +256,6 @@ def end_group(server: int) -> None:
 
 
 def check_stub_fits(environment: Environment, distribution: TritonDistribution) -> None:
-    """Check the environment's interpreter and libpython against the stub."""
     folder, wanted = environment.folder, distribution.stub_python
     found, problem = version_of(environment.python), None
     for path in (folder / "bin" / "activate", environment.libpython):

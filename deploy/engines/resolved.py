@@ -97,7 +97,6 @@ class Resolved:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that are served."""
         return tuple(model for model in self.deployment.models if model not in self.broken)
 
     @cached_property
