@@ -38,6 +38,7 @@ def test_a_dead_stub_s_model_is_touched_and_its_old_stubs_end_once_it_is_loaded(
     run.until_healed()
     assert run.state.cause is None
     run.until(lambda _: not old.process.is_running())
+    run.until(lambda _: not run.supervisor._retired)  # it is not looked after any more
     assert all(stub.process.is_running() for stub in new)
     assert run.servers == [server]
 
