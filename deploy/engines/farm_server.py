@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import signal
 import socket
 import sys
 import time
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 from deploy.client.registry import Entry
 from deploy.engines.farm import Farm, farm_of
 from deploy.host.errors import KitError
+from numl_formats.ending import end_at_signals
 
 log = logging.getLogger("numlkit.farm")
 _LOOK_S, _PAUSE_S = 1.0, 10.0
@@ -128,7 +128,13 @@ def _going_on(what: str) -> Iterator[None]:
 def main(argv: Sequence[str]) -> int:
     name, job, begun, task, replaces = [*argv, ""][:5]
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    ended = end_at_signals()
+
+    def sleep(seconds: float) -> None:
+        if ended:
+            raise SystemExit(ended[0])
+        time.sleep(seconds)
+
     farm = farm_of(name, job)
     if farm is None:
         log.warning("farm %s has ended", name)
@@ -147,7 +153,7 @@ def main(argv: Sequence[str]) -> int:
     entry = farm.registry.enter(url, name=own, replaces=replaces)
     log.warning("serves at %s", url)
     try:
-        attend(farm, entry, Age(time.time() - float(begun)))
+        attend(farm, entry, Age(time.time() - float(begun)), sleep)
     finally:
         with _going_on("the registry cannot be left"):
             farm.registry.leave(entry)

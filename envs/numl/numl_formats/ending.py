@@ -1,4 +1,4 @@
-"""How what runs beside a server, in a container of its own, ends."""
+"""How what runs beside a server ends."""
 
 import signal
 from collections.abc import Callable

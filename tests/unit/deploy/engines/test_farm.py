@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -134,16 +135,25 @@ def test_a_renewal_that_fails_is_tried_again(farm, submitted):
 
 
 @pytest.fixture
-def entered(monkeypatch):
+def on_node(monkeypatch):
+    """A job's process beside its server."""
+    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
+    monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def entered(on_node, monkeypatch):
     """The entries of servers whose jobs have run: each was the only one, and has left."""
     found: list[Entry] = []
 
-    def attend(farm: Farm, entry: Entry, _age: object) -> None:
+    def attend(farm: Farm, entry: Entry, *_: object) -> None:
         assert farm.registry.entries() == [entry]
         found.append(entry)
 
-    monkeypatch.setenv("NUML_GRPC_URL", "grpc://127.0.0.1:9001")
-    monkeypatch.setattr(farm_server.socket, "gethostname", lambda: "node7")
     monkeypatch.setattr(farm_server, "attend", attend)
     return found
 
@@ -151,6 +161,26 @@ def entered(monkeypatch):
 def run_job(farm: Farm, task: str, *replaces: str, job: str = "numl-farm-1") -> None:
     assert farm_server.main([farm.name, job, "0", task, *replaces]) == 0
     assert farm.registry.entries() == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_it_leaves_also_if_it_is_told_to_end_where_something_is_finalized(
+    farm, on_node, monkeypatch
+):
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    def stay(_registry: Registry, entry: Entry) -> None:
+        stays.append(entry)
+        assert len(stays) < 3
+        Finalized()
+
+    stays: list[Entry] = []
+    monkeypatch.setattr(Registry, "stay", stay)
+    with pytest.raises(SystemExit, match="0"):
+        farm_server.main([farm.name, farm.job, str(time.time()), "up-1-0"])
+    assert (len(stays), farm.registry.entries()) == (1, [])
 
 
 @pytest.mark.parametrize("order", ["abab", "baba"])
