@@ -8,6 +8,7 @@ import shutil
 import struct
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 
 X86_64, AARCH64 = 62, 183  # ELF's numbers of processors
@@ -77,7 +78,21 @@ def make_sif(path: Path, *, partarch: int = 2, runs: str | None = WAIT) -> Path:
         partarch: Apptainer's number of the processor it says to be for: 2 is amd64, 4 arm64.
         runs: The program that its start script becomes, which waits; None: it has no such script.
     """
-    box = path.with_suffix(".box")
+    with tempfile.TemporaryDirectory() as scratch:
+        box, squashed = Path(scratch, "box"), Path(scratch, "squashfs")
+        _fill(box, runs)
+        for words in (
+            ["mksquashfs", box, squashed, "-noappend", "-quiet"],
+            ["apptainer", "sif", "new", path],
+            ["apptainer", "sif", "add", "--datatype", "4", "--parttype", "2", "--partfs", "1",
+             "--partarch", str(partarch), "--groupid", "1", path, squashed],
+        ):  # fmt: skip
+            subprocess.run(list(map(str, words)), check=True, capture_output=True)
+    path.chmod(0o755)
+    return path
+
+
+def _fill(box: Path, runs: str | None) -> None:
     with tarfile.open(fileobj=io.BytesIO(image_tar())) as tar:
         # Debian 12's own Python knows no filters.
         tar.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
@@ -88,13 +103,3 @@ def make_sif(path: Path, *, partarch: int = 2, runs: str | None = WAIT) -> Path:
         script = box / ".singularity.d" / "runscript"
         script.write_bytes(executing_program(runs))
         script.chmod(0o755)
-    squashed = path.with_suffix(".squashfs")
-    for words in (
-        ["mksquashfs", box, squashed, "-noappend", "-quiet"],
-        ["apptainer", "sif", "new", path],
-        ["apptainer", "sif", "add", "--datatype", "4", "--parttype", "2", "--partfs", "1",
-         "--partarch", str(partarch), "--groupid", "1", path, squashed],
-    ):  # fmt: skip
-        subprocess.run(list(map(str, words)), check=True, capture_output=True)
-    path.chmod(0o755)
-    return path

@@ -72,21 +72,24 @@ def others(tmp_path_factory):
 
 @dataclass(frozen=True)
 class Dist:
-    """A folder as a build leaves it: an image, which is in the engine, and a .sif."""
+    """A folder as a build leaves it: an image, which is in the engine, and a .sif.
+
+    The .sif has a few kilobytes, and no models.
+    """
 
     folder: Path
     image: Artefact
     sif: Artefact
 
-    def without_models(self) -> None:
-        """Put a .sif of a few kilobytes, which has no models, in the place of the built one."""
-        digest = sha256_of(make_sif(self.folder / self.sif.name))
-        record(self.folder, self.sif.model_copy(update={"sha256": digest}))
+    def take(self, sif: Path) -> None:
+        """Put another .sif in the place of the small one."""
+        shutil.copy(sif, self.folder / self.sif.name)
+        record(self.folder, self.sif.model_copy(update={"sha256": sha256_of(sif)}))
         write_checksums(self.folder, self.sif)
 
 
 @pytest.fixture(scope="session")
-def dist(engine, ingredients, image, sif, tmp_path_factory):
+def dist(engine, ingredients, image, tmp_path_factory):
     """What is built is left as it is: tests that sign or change it take a copy."""
     folder = tmp_path_factory.mktemp("dist")
     environment, base = ingredients.environment, ingredients.base
@@ -94,12 +97,11 @@ def dist(engine, ingredients, image, sif, tmp_path_factory):
         targets=("image", "sif"), flavour=environment.flavour, base="slim", base_digest=None,
         triton=RELEASE, wheels=None, python=None, out=folder, wire=None, compressor="zstd",
     )  # fmt: skip
-    shutil.copy(sif, request.sif)
     system = system_of_image(engine, base.reference)
     source = Source("0123456789abcdef", EPOCH, "")
     facts: list[tuple[Kind, str, str]] = [
         ("image", image.tag, image.id),
-        ("sif", request.sif.name, sha256_of(request.sif)),
+        ("sif", request.sif.name, sha256_of(make_sif(request.sif))),
     ]
     made = []
     for kind, name, digest in facts:

@@ -64,6 +64,12 @@ def sif_publisher(registry, copy, capsys):
 
 
 @pytest.fixture
+def unchecked(monkeypatch):
+    """No models are asked before something is published."""
+    monkeypatch.setattr("deploy.publishing.built.run", lambda *_, **__: None)
+
+
+@pytest.fixture
 def received(registry):
     """How many bytes the registry has read so far, from the network or its disk."""
     port = int(registry.rpartition(":")[2])
@@ -80,14 +86,30 @@ def launch(reference: Reference) -> DockerEngine:
     return DockerEngine(Resolved(Deployment(image=str(reference))))
 
 
-def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_only(
+def test_an_image_is_published_by_digest_refused_until_it_is_signed_and_accepted_by_its_key_only(
     image_publisher, engine, image, keys, others, received
 ):
-    first = image_publisher("--sign", keys.private)
+    first = image_publisher()
     assert (first["status"], first["changed"], first["tag"]) == (0, True, "prod")
+    assert not first["signed"]
     [release] = image_publisher.releases
-    assert release["release"] == "prod"
     digest = first["reference"].partition("@")[2]
+    assert (release["release"], release["what"]) == ("prod", f"{digest}, not signed")
+    words = ["--from", str(image_publisher.dist.folder), "--dry-run", "--sign", str(keys.private)]
+    assert publish.main([image_publisher.place, *words]) == 0
+    said = image_publisher.capsys.readouterr().out.splitlines()
+    assert said[0].startswith("is already there: ")
+    assert said[1:] == ["would sign it, its SBOM and its provenance"]
+    reference = parse_reference(first["reference"])
+    assert engine.images.list(name=reference.name) == []  # no name of it is left here
+    assert engine.images.pull(first["reference"]).id == image.id
+    with pytest.raises(SignatureError, match=r"is not signed$"):
+        launch(reference).verified(keys.public)
+
+    # Signed later, without being pushed again.
+    signed = image_publisher("--sign", keys.private)
+    assert (signed["changed"], signed["reference"]) == (True, first["reference"])
+    [release] = image_publisher.releases
     assert release["what"] == f"{digest}, a signature is there"
     words = ("--verify", keys.public.path)
     [verified] = image_publisher(*words, command=published)["releases"]
@@ -98,10 +120,6 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
     again = image_publisher("--sign", keys.private)
     assert received() - before < MB
     assert (again["changed"], again["reference"]) == (False, first["reference"])
-    repository = parse_reference(first["reference"]).name
-    assert engine.images.list(name=repository) == []  # no name of it is left here
-    assert engine.images.pull(first["reference"]).id == image.id
-    reference = parse_reference(first["reference"])
     # What is started is what was verified, by its digest.
     engine_for, words = launch(reference).verified(keys.public)
     assert engine_for.deployment.image == first["reference"]
@@ -109,24 +127,6 @@ def test_an_image_is_published_by_digest_signed_once_and_accepted_by_its_key_onl
     assert first["reference"] in words
     with pytest.raises(SignatureError, match=r"is not what the owner of .* signed"):
         launch(reference).verified(others.public)
-
-
-def test_an_image_that_is_not_signed_is_refused(image_publisher, engine, image, keys):
-    first = image_publisher()
-    reference = first["reference"]
-    assert not first["signed"]
-    assert "not signed" in image_publisher.releases[0]["what"]
-    words = ["--from", str(image_publisher.dist.folder), "--dry-run", "--sign", str(keys.private)]
-    assert publish.main([image_publisher.place, *words]) == 0
-    said = image_publisher.capsys.readouterr().out.splitlines()
-    assert said[0].startswith("is already there: ")
-    assert said[1:] == ["would sign it, its SBOM and its provenance"]
-    engine.images.pull(reference)
-    with pytest.raises(SignatureError, match=r"is not signed$"):
-        launch(parse_reference(reference)).verified(keys.public)
-    # Signed later, without being pushed again.
-    assert image_publisher("--sign", keys.private)["changed"]
-    launch(parse_reference(reference)).verified(keys.public)
 
 
 def test_an_image_of_no_registry_is_refused(engine, image, keys):
@@ -143,10 +143,10 @@ def test_an_image_of_no_registry_is_refused(engine, image, keys):
 
 
 def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve_again(
-    sif_publisher, keys, others, received, tmp_path
+    sif_publisher, sif, keys, others, received, tmp_path
 ):
     copy = sif_publisher.dist
-    sif = copy.folder / copy.sif.name
+    copy.take(sif)
     unsigned = sif_publisher()
     assert unsigned["status"] == 0
     signed = sif_publisher("--sign", keys.private)
@@ -158,7 +158,7 @@ def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve
     pulled = tmp_path / "pulled.sif"
     pull = ["apptainer", "pull", "--no-https"]
     subprocess.run([*pull, pulled, place], check=True, capture_output=True)
-    assert sha256_of(pulled) == sha256_of(sif)
+    assert sha256_of(pulled) == sha256_of(copy.folder / copy.sif.name)
     assert sha256_of(pulled) in subjects((copy.folder / provenance_of(copy.sif)).read_text())
 
     kit = Kit(tmp_path / "state", "apptainer", str(pulled))
@@ -190,10 +190,8 @@ def test_a_sif_comes_back_byte_for_byte_starts_with_its_key_and_older_ones_serve
     ],
 )
 def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_on(
-    sif_publisher, registry, keys, monkeypatch, step, call
+    sif_publisher, unchecked, registry, keys, monkeypatch, step, call
 ):
-    sif_publisher.dist.without_models()
-    monkeypatch.setattr("deploy.publishing.sifs.check_sif", lambda _: None)
     place = f"oras://{registry}/lab/{step.rpartition('.')[2].lower().replace('_', '-')}:prod"
     sif_publisher.place = place
     sif_publisher()
@@ -222,7 +220,7 @@ def test_a_publish_that_is_cut_off_leaves_the_old_release_and_the_next_one_goes_
 
 
 def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
-    copy, keys, capsys, tmp_path
+    copy, unchecked, keys, capsys, tmp_path
 ):
     place = tmp_path / "cvmfs"
     place.mkdir()
@@ -236,7 +234,7 @@ def test_a_signed_sif_in_a_folder_has_its_parts_and_its_provenance_beside_it(
 
 
 def test_a_dry_run_that_is_to_sign_checks_the_key_and_changes_nothing(
-    sif_publisher, keys, others, capsys, tmp_path
+    sif_publisher, unchecked, keys, others, capsys, tmp_path
 ):
     copy, place = sif_publisher.dist, sif_publisher.place
     before = {path: path.read_bytes() for path in copy.folder.iterdir()}
@@ -273,7 +271,6 @@ def test_a_list_of_parts_that_was_changed_is_neither_signed_nor_published(sif_pu
 
 
 def test_one_that_does_not_give_its_reference_output_is_not_published(sif_publisher):
-    sif_publisher.dist.without_models()
     sif_publisher.place += ":refused"
     before = sif_publisher.releases
     refused = sif_publisher()
