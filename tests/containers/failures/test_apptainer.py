@@ -102,9 +102,20 @@ def test_a_file_that_is_no_sif_is_named(folder, name, content):
     assert error.cause == f"{path} is not a .sif file"
 
 
-def test_a_sif_that_is_not_there_is_named(folder, name):
-    error = refusal(make_plan(folder, Path("/no/such.sif"), name))
-    assert error.cause == "/no/such.sif: no such file"
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"sif": Path("/no/such.sif")}, "{sif}: no such file"),
+        (
+            {"source": Path("/no/such")},
+            "{source} does not exist and cannot be mounted in the container",
+        ),
+    ],
+    ids=["sif", "folder"],
+)
+def test_what_is_not_there_is_named(folder, sif, name, settings, cause):
+    error = refusal(make_plan(folder, name=name, **{"sif": sif} | settings))
+    assert error.cause == cause.format(**settings)
 
 
 def test_a_copy_that_has_changed_since_it_was_verified_is_not_started(folder, sif, name):
@@ -129,20 +140,16 @@ def test_a_sif_that_is_cut_off_is_named(folder, sif, name):
     assert refusal(make_plan(folder, path, name)).cause == "the .sif is damaged or truncated"
 
 
-def test_a_sif_for_another_processor_is_named(folder, name):
-    error = refusal(make_plan(folder, make_sif(folder / "arm.sif", partarch=4), name))
-    assert error.cause == "the .sif is for arm64 processors; this host's is amd64"
-
-
-def test_a_folder_that_is_not_there_is_named(folder, sif, name):
-    error = refusal(make_plan(folder, sif, name, source=Path("/no/such/folder")))
-    assert error.cause == "/no/such/folder does not exist and cannot be mounted in the container"
-
-
-def test_a_sif_without_a_start_script_is_named(folder, name):
-    path = make_sif(folder / "empty.sif", runs=None)
-    error = refusal(make_plan(folder, path, name))
-    assert error.cause == "the .sif has no usable start script: it was not built by this kit"
+@pytest.mark.parametrize(
+    ("made", "cause"),
+    [
+        ({"partarch": 4}, "the .sif is for arm64 processors; this host's is amd64"),
+        ({"runs": None}, "the .sif has no usable start script: it was not built by this kit"),
+    ],
+    ids=["for another processor", "without a start script"],
+)
+def test_a_sif_that_cannot_run_here_is_named(folder, name, made, cause):
+    assert refusal(make_plan(folder, make_sif(folder / "other.sif", **made), name)).cause == cause
 
 
 def _limits(sif: Path, name: str) -> list[str]:

@@ -24,7 +24,7 @@ from deploy.client.probe import Probe
 from deploy.deployment.deployment import Deployment, Ports
 from deploy.deployment.plan import ContainerPlan, LaunchPlan, Mount
 from deploy.deployment.ports import choose_ports
-from deploy.engines.docker_server import ContainerServer, remove_container
+from deploy.engines.docker_server import ContainerServer
 from deploy.engines.server import Server
 from deploy.host.errors import BuildError, LaunchError
 from deploy.host.failures import diagnose
@@ -33,6 +33,7 @@ from tests.containers.failures.tiny import AARCH64, SERVER, X86_64, image_tar
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an engine of its own")
 ENGINE_S = 60
+TAKEN = "was taken by another program while the container started"
 
 
 def import_image(client: docker.DockerClient, tag: str, machine: int = X86_64) -> str:
@@ -57,10 +58,12 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def name():
+def name(engine):
+    """The name of a container, which is removed at the end, as are others that begin so."""
     name = f"numlkit-test-{secrets.token_hex(4)}"
     yield name
-    remove_container(name)
+    for container in engine.containers.list(all=True, filters={"name": name}):
+        container.remove(force=True)
 
 
 def make_plan(
@@ -70,13 +73,13 @@ def make_plan(
     *,
     ports: Ports | None = None,
     program: str = SERVER,
-    source: Path | None = None,
+    source: str = "",
     limits: tuple[tuple[str, int], ...] = (),
     gpus: tuple[str, ...] = (),
     **settings: Any,
 ) -> LaunchPlan:
     """Return a plan whose server is the program that waits."""
-    mount = Mount(source=source or folder / "model_repository", target=Path("/opt"))
+    mount = Mount(source=Path(source or folder / "model_repository"), target=Path("/opt"))
     return plans.make_plan(
         folder,
         deployment=Deployment(name="failing", **settings),
@@ -97,46 +100,35 @@ def refusal(plan: LaunchPlan) -> LaunchError:
     return plans.refusal(lambda: start(plan))
 
 
-def test_a_name_in_use_is_named(folder, image, name):
-    start(make_plan(folder, image, name))
+def test_a_name_in_use_and_a_port_of_another_container_are_named(folder, image, name):
+    ports = choose_ports(Deployment())
+    start(make_plan(folder, image, name, ports=ports))
     error = refusal(make_plan(folder, image, name))
     assert error.cause == f"a container named {name} already exists"
     assert f"docker rm {name}" in (error.remedy or "")
+    assert TAKEN in refusal(make_plan(folder, image, f"{name}-other", ports=ports)).cause
 
 
 def test_a_port_of_another_program_is_named(folder, image, name):
     ports = choose_ports(Deployment())
     with socket.create_server(("127.0.0.1", ports.grpc)):
         error = refusal(make_plan(folder, image, name, ports=ports))
-    assert error.cause == (
-        f"127.0.0.1:{ports.grpc} was taken by another program while the container started"
-    )
+    assert error.cause == f"127.0.0.1:{ports.grpc} {TAKEN}"
 
 
-def test_a_port_of_another_container_is_named(folder, image, name):
-    ports = choose_ports(Deployment())
-    start(make_plan(folder, image, name, ports=ports))
-    other = f"{name}-other"
-    try:
-        error = refusal(make_plan(folder, image, other, ports=ports))
-    finally:
-        remove_container(other)
-    assert "was taken by another program while the container started" in error.cause
-
-
-def test_an_image_that_is_not_there_is_named(folder, name):
-    error = refusal(make_plan(folder, "numlkit-test/none:none", name))
-    assert error.cause == "the Docker engine has no image numlkit-test/none:none"
-
-
-def test_a_folder_that_is_not_there_is_named(folder, image, name):
-    error = refusal(make_plan(folder, image, name, source=Path("/no/such/folder")))
-    assert error.cause == "/no/such/folder does not exist and cannot be mounted in the container"
-
-
-def test_an_image_without_the_program_is_named(folder, image, name):
-    error = refusal(make_plan(folder, image, name, program="/opt/tritonserver/bin/tritonserver"))
-    assert error.cause == "the image has no /opt/tritonserver/bin/tritonserver"
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"image": "numlkit-test/none:none"}, "the Docker engine has no image {image}"),
+        ({"source": "/no/such"}, "{source} does not exist and cannot be mounted in the container"),
+        ({"program": "/opt/tritonserver/bin/tritonserver"}, "the image has no {program}"),
+        ({"cpus": 1000}, f"more CPUs are requested than this host's {os.cpu_count()}"),
+    ],
+    ids=["image", "folder", "program", "CPUs"],
+)
+def test_what_is_not_there_is_named(folder, image, name, settings, cause):
+    error = refusal(make_plan(folder, name=name, **{"image": image} | settings))
+    assert error.cause == cause.format(**settings)
 
 
 def test_a_program_for_another_processor_is_named(engine, tags, folder, name):
@@ -150,11 +142,6 @@ def test_a_program_for_another_processor_is_named(engine, tags, folder, name):
             stopped=lambda: False,
         )
     assert caught.value.cause.endswith("was built for another processor than this host's")
-
-
-def test_more_cpus_than_there_are_are_refused(folder, image, name):
-    error = refusal(make_plan(folder, image, name, cpus=1000))
-    assert error.cause == f"more CPUs are requested than this host's {os.cpu_count()}"
 
 
 def test_gpus_without_a_runtime_for_them_name_the_container_toolkit(folder, image, name):
