@@ -1,5 +1,6 @@
 """Signatures of what lies in a folder: what has changed, or is another's, is refused in a line."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -111,10 +112,17 @@ def test_with_a_public_key_of_another_nothing_is_signed(copy, keys, others, sign
     assert not (copy.folder / SIGNATURE).exists()
 
 
+@pytest.fixture(scope="module")
+def signed(dist, keys, tmp_path_factory):
+    """A copy of the folder in which what is said of the image is signed."""
+    folder = shutil.copytree(dist.folder, tmp_path_factory.mktemp("signed") / "dist")
+    sign_built(folder, dist.image, keys.private)
+    return folder
+
+
 @pytest.mark.parametrize("what", ["parts", "provenance", "checksums", "signature", "image"])
-def test_whatever_is_changed_in_a_signed_folder_is_refused(copy, keys, what):
-    sign_built(copy.folder, copy.image, keys.private)
-    artefact = copy.image
+def test_whatever_is_changed_in_a_signed_folder_is_refused(dist, signed, keys, tmp_path, what):
+    folder, artefact = shutil.copytree(signed, tmp_path / "dist"), dist.image
     if what == "image":
         artefact = artefact.model_copy(update={"sha256": f"sha256:{'0' * 64}"})
     else:
@@ -124,11 +132,11 @@ def test_whatever_is_changed_in_a_signed_folder_is_refused(copy, keys, what):
             "checksums": CHECKSUMS,
             "signature": SIGNATURE,
         }
-        path = copy.folder / names[what]
+        path = folder / names[what]
         text = path.read_text()
         path.write_text(text.replace(text[20], "A" if text[20] != "A" else "B"))
     with pytest.raises(SignatureError, match=r"is not what the owner of .* signed") as caught:
-        verify_built(copy.folder, artefact, keys.public)
+        verify_built(folder, artefact, keys.public)
     assert "\n" not in caught.value.cause
 
 
