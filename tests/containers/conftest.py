@@ -13,7 +13,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from deploy.artefacts.docker_client import connect
 from deploy.artefacts.image import BaseImage, BuiltImage, build_image, debian_name, ensure_base
 from deploy.artefacts.labels import Source, labels
 from deploy.artefacts.sif import SifBuilder
-from deploy.artefacts.sif_file import Compressor
 from deploy.artefacts.site import KIT_ALONE
 from deploy.artefacts.tools import SifTools, find_tools
 from deploy.client.probe import Probe, SmokeResult, smoke
@@ -40,6 +39,7 @@ from deploy.triton.distribution import ensure_distribution
 from deploy.triton.golden import read_golden
 from deploy.triton.release import find_release
 from tests.bucket import bucket  # noqa: F401
+from tests.environments import ignore
 from tests.kit import until
 
 RELEASE = find_release("24.10")
@@ -48,6 +48,9 @@ SHARED = "NUMLKIT_TEST_SHARED"
 IMAGE = "image"
 START_S = 180
 HEALTH = "/opt/numl/bin/health"
+# On a busy host Triton takes longer to end its model processes than the 5 s that it has, and tells
+# by its exit status.
+STOPS = "--exit-timeout-secs=40"
 
 # As a cluster's strictest rules have it: any user id, nothing may be written, no privileges.
 LOCKED_DOWN: dict[str, Any] = {
@@ -57,10 +60,6 @@ LOCKED_DOWN: dict[str, Any] = {
     "security_opt": ["no-new-privileges"],
     "tmpfs": {"/tmp": ""},
 }
-
-
-def say(_text: str) -> None:
-    pass
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -113,9 +112,9 @@ class Ingredients:
 
 @pytest.fixture(scope="session")
 def ingredients(engine):
-    environment = plan_environment("serving", relocatable=True).make(say)
+    environment = plan_environment("serving", relocatable=True).make(ignore)
     name = debian_name(RELEASE.glibc)
-    base = ensure_base(engine, name=name, digest=None, say=say)
+    base = ensure_base(engine, name=name, digest=None, say=ignore)
     return Ingredients(environment, base)
 
 
@@ -124,16 +123,13 @@ def context(ingredients):
     """The folder that the image is built from; tests copy it before they change it."""
 
     def make(folder: Path) -> None:
+        environment = ingredients.environment
+        distribution = ensure_distribution(RELEASE, environment.lock.python, ignore)
         with built_folder(folder) as partial:
             make_context(
-                partial,
-                environment=ingredients.environment,
-                release=RELEASE,
-                distribution=ensure_distribution(RELEASE, ingredients.environment.lock.python, say),
-                base="slim",
-                say=say,
-                site=KIT_ALONE,
-            )
+                partial, environment=environment, release=RELEASE, distribution=distribution,
+                base="slim", say=ignore, site=KIT_ALONE,
+            )  # fmt: skip
 
     return made_once("context", make)
 
@@ -161,7 +157,7 @@ class ImageBuilder:
     ingredients: Ingredients
 
     def __call__(
-        self, context: Path, tag: str, *, base: BaseImage | None = None, say: Say = say
+        self, context: Path, tag: str, *, base: BaseImage | None = None, say: Say = ignore
     ) -> BuiltImage:
         base, labels = base or self.ingredients.base, self.ingredients.labels
         return build_image(self.engine, context, base=base, labels=labels, tag=tag, say=say)
@@ -197,9 +193,8 @@ class SifOfImage:
     image: str
     tools: SifTools
 
-    def __call__(self, out: Path, *, compressor: Compressor = "zstd") -> Path:
-        tools = replace(self.tools, compressor=compressor)
-        SifBuilder(tools, EPOCH, say).from_image(self.engine, self.image, out)
+    def __call__(self, out: Path) -> Path:
+        SifBuilder(self.tools, EPOCH, ignore).from_image(self.engine, self.image, out)
         return out
 
 

@@ -14,7 +14,8 @@ from deploy.artefacts.context import triton_layer
 from deploy.artefacts.image import BaseImage
 from deploy.host.errors import BuildError
 from deploy.triton.distribution import ensure_distribution
-from tests.containers.conftest import RELEASE, say
+from tests.containers.conftest import RELEASE
+from tests.environments import ignore
 
 MB = 1_000_000
 
@@ -99,15 +100,15 @@ def test_on_nvidia_s_layout_the_stub_for_its_python_is_added(
     A stand-in has the layout of its image: the same server with the stub for Python 3.10,
     in the same folders, on a small Debian instead of Ubuntu with CUDA.
     """
-    nvidias = ensure_distribution(RELEASE, "3.10", say)
-    ours = ensure_distribution(RELEASE, "3.11", say)
-    triton_layer(nvidias, tmp_path / "triton.tar", base="slim", say=say)
+    nvidias = ensure_distribution(RELEASE, "3.10", ignore)
+    ours = ensure_distribution(RELEASE, "3.11", ignore)
+    triton_layer(nvidias, tmp_path / "triton.tar", base="slim", say=ignore)
     recipe = f"FROM {build_from.ingredients.base.reference}\nADD triton.tar /\n"
     (tmp_path / "Dockerfile").write_text(recipe)
     stand_in = tags("nvidia")
     engine.images.build(path=str(tmp_path), tag=stand_in, rm=True)
     (changed_context / "triton.tar").unlink()
-    triton_layer(ours, changed_context / "triton.tar", base="ngc", say=say)
+    triton_layer(ours, changed_context / "triton.tar", base="ngc", say=ignore)
     assert (changed_context / "triton.tar").stat().st_size < 10 * MB
     # The build itself starts the server and asks every model.
     base = BaseImage(reference=stand_in, name=stand_in, digest="sha256:none")

@@ -5,7 +5,7 @@ import pytest
 
 from deploy.artefacts.image import BaseImage, ensure_base
 from deploy.host.errors import BuildError
-from tests.containers.conftest import say
+from tests.environments import ignore
 
 
 def test_a_base_is_given_by_name_and_by_digest(engine, ingredients, registry):
@@ -27,4 +27,4 @@ def test_a_base_is_given_by_name_and_by_digest(engine, ingredients, registry):
 
 
 def _base(engine: docker.DockerClient, name: str, digest: str | None) -> BaseImage:
-    return ensure_base(engine, name=name, digest=digest, say=say)
+    return ensure_base(engine, name=name, digest=digest, say=ignore)

@@ -11,10 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from deploy.deployment.deployment import DEFAULT_MODELS
 from deploy.triton.start import read_starts
-from tests.containers.conftest import HEALTH, START_S, Server
+from tests.containers.conftest import HEALTH, START_S, STOPS, Server
 from tests.kit import until
 
-MB = 1_000_000
 SECOND = 1_000_000_000  # in nanoseconds, as the engine wants it
 QUICK_HEALTHCHECK = {
     "test": ["CMD", HEALTH],
@@ -42,6 +41,29 @@ def server(shared_runner, image):
     return server
 
 
+@pytest.fixture
+def gpu_models(tmp_path_factory):
+    """The folder of an image with models for a GPU."""
+    return Mount("/opt/numl/models/gpu", str(tmp_path_factory.mktemp("gpu")), type="bind")
+
+
+@pytest.fixture
+def host_folders():
+    """Yield a folder for /tmp and one for /dev/shm, as the host's are under Apptainer."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
+    ):
+        for folder in (scratch, memory):
+            Path(folder).chmod(0o1777)
+        yield Path(scratch), Path(memory)
+
+
+def mounts_of(folders: tuple[Path, Path]) -> list[Mount]:
+    places = zip(("/tmp", "/dev/shm"), folders, strict=True)
+    return [Mount(place, str(folder), type="bind") for place, folder in places]
+
+
 class TestALockedDownServer:
     def test_answers_rightly_over_http_and_grpc(self, server):
         server.assert_right()
@@ -64,7 +86,7 @@ class TestALockedDownServer:
 
 
 def test_limits_ports_and_flags_are_a_user_s_to_set_and_packages_for_other_pythons_do_no_harm(
-    runner, image, tmp_path
+    runner, image, gpu_models, host_folders, tmp_path
 ):
     # Under Apptainer a user's home folder and environment are in the container.
     tmp_path.chmod(0o755)
@@ -75,8 +97,9 @@ def test_limits_ports_and_flags_are_a_user_s_to_set_and_packages_for_other_pytho
     settings = {"NUML_WAITING": "7", "NUML_HITS": "5000", "NUML_HTTP_PORT": "18000"}
     server = runner.start(
         image.tag,
-        *("--log-verbose=1", "--id=a-name"),
-        mounts=[Mount("/home", str(tmp_path), type="bind")],
+        *("--cpu", "--log-verbose=1", "--id=a-name", STOPS),
+        mounts=[gpu_models, Mount("/home", str(tmp_path), type="bind"), *mounts_of(host_folders)],
+        tmpfs={},
         environment=pythons | settings,
     )
     server.wait_healthy()
@@ -88,26 +111,10 @@ def test_limits_ports_and_flags_are_a_user_s_to_set_and_packages_for_other_pytho
     assert config.parameters["max_hits"].string_value == "5000"
     assert server.stop() == 0
     assert "successfully unloaded 'nugraph3'" in server.logs()
+    assert [path for folder in host_folders for path in folder.iterdir()] == []
 
 
-@pytest.fixture
-def host_folders():
-    """Yield a folder for /tmp and one for /dev/shm, as the host's are under Apptainer."""
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
-    ):
-        for folder in (scratch, memory):
-            Path(folder).chmod(0o1777)
-        yield Path(scratch), Path(memory)
-
-
-def mounts_of(folders: tuple[Path, Path]) -> list[Mount]:
-    places = zip(("/tmp", "/dev/shm"), folders, strict=True)
-    return [Mount(place, str(folder), type="bind") for place, folder in places]
-
-
-@pytest.mark.parametrize("end", ["stopped", "stopped while it loads", "killed"])
+@pytest.mark.parametrize("end", ["stopped while it loads", "killed"])
 def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, host_folders, end):
     scratch, memory = host_folders
     server = runner.start(image.tag, mounts=mounts_of(host_folders), tmpfs={})
@@ -118,8 +125,6 @@ def test_nothing_is_left_where_the_host_s_folders_are_used(runner, image, host_f
         server.exec("bash", "-c", END % (SERVER, "KILL"))
         assert server.container.wait()["StatusCode"] == 137
     else:
-        if end == "stopped":
-            server.wait_healthy()
         server.stop()
     assert list(memory.iterdir()) == []
     assert list(scratch.iterdir()) == []
@@ -205,27 +210,18 @@ def test_a_broken_model_is_named_and_the_others_serve(runner, image, tmp_path):
     assert good == {"nugraph2", "nugraph2_cpu"}
 
 
-class TestAGPU:
-    def test_an_image_without_gpu_models_says_so_in_a_line(self, runner, image):
-        server = runner.start(image.tag, "--gpu")
-        assert server.container.wait()["StatusCode"] == 2
-        assert server.logs() == (
-            "serve: this image has no models for a GPU: leave out --gpu, or use the image of "
-            "flavour gpu\n"
-        )
+def test_an_image_without_gpu_models_says_so_in_a_line(runner, image):
+    server = runner.start(image.tag, "--gpu")
+    assert server.container.wait()["StatusCode"] == 2
+    assert server.logs() == (
+        "serve: this image has no models for a GPU: leave out --gpu, or use the image of "
+        "flavour gpu\n"
+    )
 
-    def test_an_image_with_gpu_models_says_what_to_do_where_there_is_no_gpu(
-        self, runner, image, tmp_path
-    ):
-        mounts = [Mount("/opt/numl/models/gpu", str(tmp_path), type="bind")]
-        server = runner.start(image.tag, mounts=mounts)
-        assert server.container.wait()["StatusCode"] == 2
-        assert server.logs().startswith("serve: no usable GPU here: ")
-        assert server.logs().count("\n") == 1
-        assert "--cpu" in server.logs()
 
-    def test_an_image_with_gpu_models_serves_on_the_cpu_when_asked_to(
-        self, runner, image, tmp_path
-    ):
-        mounts = [Mount("/opt/numl/models/gpu", str(tmp_path), type="bind")]
-        runner.start(image.tag, "--cpu", mounts=mounts).wait_healthy()
+def test_an_image_with_gpu_models_says_what_to_do_where_there_is_no_gpu(runner, image, gpu_models):
+    server = runner.start(image.tag, mounts=[gpu_models])
+    assert server.container.wait()["StatusCode"] == 2
+    assert server.logs().startswith("serve: no usable GPU here: ")
+    assert server.logs().count("\n") == 1
+    assert "--cpu" in server.logs()

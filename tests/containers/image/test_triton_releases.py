@@ -11,6 +11,7 @@ import pytest
 from deploy.artefacts.manifest import read_manifest
 from deploy.host.paths import cache_folder
 from deploy.main import main
+from tests.containers.conftest import STOPS
 from tests.releases import image_layers, in_cache, lay_out, layer, push
 
 RELEASE = "24.05"
@@ -36,7 +37,7 @@ def test_an_image_on_it_serves_the_right_values(built, runner):
     assert artefact.name == f"numlkit/numl:{RELEASE}-serving"
     assert artefact.inputs["triton"] == "2.46.0"
     assert artefact.bytes < 400e6
-    server = runner.start(artefact.name)
+    server = runner.start(artefact.name, STOPS)
     server.wait_healthy()
     server.assert_right()
     status, words = server.exec("ls", "/opt/tritonserver", "/opt/numl/env/lib")

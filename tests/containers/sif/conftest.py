@@ -18,15 +18,12 @@ import pytest
 from deploy.artefacts.image import debian_name
 from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.tools import SifTools
-from tests.containers.conftest import EPOCH, Ingredients, made_once, say
+from tests.containers.conftest import EPOCH, Ingredients, made_once
+from tests.environments import ignore
 from tests.programs import run_program
 from tests.views import ordinary
 
 USERS = ("root", "ordinary") if os.geteuid() == 0 else ("ordinary",)
-
-# On a busy host Triton takes longer to end its model processes than the 5 s that it has, and tells
-# by its exit status.
-STOPS = "--exit-timeout-secs=40"
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ def build_without_docker(
     context: Path, ingredients: Ingredients, tools: SifTools, out: Path
 ) -> Path:
     """Build ``out`` by Apptainer alone, with the settings of these tests."""
-    SifBuilder(tools, EPOCH, say).without_docker(
+    SifBuilder(tools, EPOCH, ignore).without_docker(
         context, out, base=debian_name((2, 35)), digest=None, labels=ingredients.labels
     )
     return out

@@ -31,6 +31,7 @@ def _regions(pid: int) -> list[str]:
     return [w.partition("shm-region-prefix-name=")[2] for w in words if "shm-region" in w]
 
 
+@pytest.mark.parametrize("host", ["ordinary"], indirect=True)
 def test_a_command_in_the_image_asks_its_own_server(host, sif):
     python = "/opt/numl/env/bin/python"
     done = host.run("apptainer", "run", sif, "exec", "--", python, "-c", f"{ASK}\nexit(7)")

@@ -15,8 +15,8 @@ from deploy.client.probe import Probe, smoke
 from deploy.deployment.deployment import DEFAULT_MODELS, Ports
 from deploy.host.paths import MODEL_REPOSITORY
 from deploy.triton.golden import read_golden
-from tests.containers.conftest import HEALTH
-from tests.containers.sif.conftest import STOPS, Host, partition
+from tests.containers.conftest import HEALTH, STOPS
+from tests.containers.sif.conftest import Host
 from tests.kit import free_ports, open_to_all
 from tests.programs import run_program, write_program
 
@@ -74,8 +74,12 @@ def assert_all_models_answer(ports: Ports) -> None:
             assert result.ok, result
 
 
-def test_its_test_gives_every_models_known_answer(host, sif):
-    lines = host.output("apptainer", "test", "--containall", sif).splitlines()
+@pytest.mark.parametrize(
+    ("host", "form"), [("root", "sif"), ("ordinary", "sif_without_docker")], indirect=["host"]
+)
+def test_its_test_gives_every_models_known_answer(host, form, request):
+    built: Path = request.getfixturevalue(form)
+    lines = host.output("apptainer", "test", "--containall", built).splitlines()
     answers = [json.loads(line) for line in lines if line.startswith('{"model"')]
     assert [answer["ok"] for answer in answers] == [True] * len(DEFAULT_MODELS)
 
@@ -155,18 +159,3 @@ def test_the_file_itself_can_be_started(host, sif, tmp_path):
     done = host.run("env", f"PATH={tmp_path}:{os.environ['PATH']}", sif, "--gpu")
     assert done.returncode == 2
     assert "no models for a GPU" in done.stderr
-
-
-@pytest.fixture(scope="module")
-def gzip_sif(build, folder):
-    out = build(folder / "gzip.sif", compressor="gzip")
-    begin, _end = partition(out)
-    superblock = out.read_bytes()[begin : begin + 96]
-    assert superblock[20] == 1  # the compressor: zlib
-    return out
-
-
-@pytest.mark.parametrize("host", ["ordinary"], indirect=True)
-def test_a_gzip_one_and_one_made_without_docker_work_too(host, gzip_sif, sif_without_docker):
-    for each in (gzip_sif, sif_without_docker):
-        test_its_test_gives_every_models_known_answer(host, each)

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 
 from deploy.host.paths import CHECKOUT
 from tests.bucket import ADMIN, READER
-from tests.containers.conftest import HEALTH
-from tests.containers.sif.conftest import STOPS
+from tests.containers.conftest import HEALTH, STOPS
 from tests.kit import NUMLKIT, free_ports, open_to_all, until
 
 START_S = 180
