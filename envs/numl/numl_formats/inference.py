@@ -115,20 +115,12 @@ def infer(
             "outputs": [{"name": name, "parameters": {"binary_data": True}} for name in outputs],
         }
     ).encode()
-    path, body = (
-        f"/v2/models/{model}/versions/{version}/infer",
-        b"".join([question, *data.values()]),
-    )
-    answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
-    while (
-        answer.status != http.client.OK
-        and is_busy(answer.error)
-        and time.monotonic() + _PAUSE_S < server.deadline
-    ):
+    path = f"/v2/models/{model}/versions/{version}/infer"
+    body, headers = b"".join([question, *data.values()]), {_HEADER_LENGTH: str(len(question))}
+    while (answer := server.ask("POST", path, body, headers)).status != http.client.OK:
+        if not is_busy(answer.error) or time.monotonic() + _PAUSE_S >= server.deadline:
+            raise AnswerError(answer.error)
         time.sleep(_PAUSE_S)
-        answer = server.ask("POST", path, body, {_HEADER_LENGTH: str(len(question))})
-    if answer.status != http.client.OK:
-        raise AnswerError(answer.error)
     try:
         return dict(_tensors(answer))
     except (ValueError, KeyError, TypeError, struct.error) as error:

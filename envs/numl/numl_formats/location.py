@@ -7,6 +7,7 @@ for addresses that say so.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -64,7 +65,7 @@ def read_location(text: str) -> Location:
     prefix = prefix[:-1] if prefix.endswith("/") else prefix
     if not _BUCKET.fullmatch(bucket):
         raise FormatError(f"{text}: {bucket!r} is not the name of a bucket")
-    if prefix and not is_key(prefix):
+    if prefix and (not _KEY.fullmatch(prefix) or {".", ".."} & set(prefix.split("/"))):
         raise FormatError(f"{text}: Triton cannot read such a prefix")
     return Location(endpoint, bucket, prefix)
 
@@ -76,21 +77,9 @@ def read_endpoint(text: str) -> str:
         FormatError: It is none; what was given is not repeated.
     """
     url = text if re.match(r"https?://", text) else f"https://{text}"
-    parts = _split(url)
-    if parts is None or not _HOST.fullmatch(parts[1]):
-        raise FormatError("not [http[s]://]HOST[:PORT]")
-    return f"{parts[0]}://{parts[1]}"
-
-
-def is_key(path: str) -> bool:
-    """Return whether Triton can read a file at ``path`` from a bucket."""
-    return _KEY.fullmatch(path) is not None and not {".", ".."} & set(path.split("/"))
-
-
-def _split(url: str) -> tuple[str, str] | None:
-    try:
+    with suppress(ValueError):
         parts = urlsplit(url)
         plain = parts.port != 0 and parts.path in ("", "/") and not parts.query + parts.fragment
-    except ValueError:
-        return None
-    return (parts.scheme, parts.netloc) if plain else None
+        if plain and _HOST.fullmatch(parts.netloc):
+            return f"{parts.scheme}://{parts.netloc}"
+    raise FormatError("not [http[s]://]HOST[:PORT]")

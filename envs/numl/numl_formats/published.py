@@ -160,7 +160,7 @@ def published_release(
     """Return the statement with a new release, which serves. Its number must be a new one."""
     if published is None:
         first = Published("", 0, created, expires, (release.number,), release.number, (release,))
-        return _next(first, created, expires)
+        return renewed(first, created=created, expires=expires)
     if release.number <= published.last:
         raise ValueError(f"{release.number} is not a new number: {published.last} was given")
     new = replace(
@@ -169,7 +169,7 @@ def published_release(
         last=release.number,
         releases=(*published.releases, release),
     )
-    return _next(new, created, expires)
+    return renewed(new, created=created, expires=expires)
 
 
 def served_again(
@@ -177,7 +177,7 @@ def served_again(
 ) -> Published:
     """Return the statement with a release that was published once more, and serves."""
     before = (each for each in published.served if each != number)
-    return _next(replace(published, served=(*before, number)), created, expires)
+    return renewed(replace(published, served=(*before, number)), created=created, expires=expires)
 
 
 def rolled_back(
@@ -203,22 +203,20 @@ def rolled_back(
         served = published.served[: published.served.index(to) + 1]
     else:
         served = (*published.served, to)
-    return _next(replace(published, served=served), created, expires)
+    return renewed(replace(published, served=served), created=created, expires=expires)
 
 
 def pruned(published: Published, *, created: datetime, expires: datetime | None) -> Published:
     """Return the statement with only the release that serves and the one that served before it."""
     served = published.served[-2:]
     kept = tuple(release for release in published.releases if release.number in served)
-    return _next(replace(published, served=served, releases=kept), created, expires)
+    return renewed(
+        replace(published, served=served, releases=kept), created=created, expires=expires
+    )
 
 
 def renewed(published: Published, *, created: datetime, expires: datetime | None) -> Published:
     """Return the same statement with a new time, for another signature or a later expiry."""
-    return _next(published, created, expires)
-
-
-def _next(published: Published, created: datetime, expires: datetime | None) -> Published:
     line = published.line or secrets.token_hex(8)
     sequence = published.sequence + 1
     return replace(published, line=line, sequence=sequence, created=created, expires=expires)
