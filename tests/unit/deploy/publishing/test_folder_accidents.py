@@ -12,7 +12,7 @@ from deploy.publishing.folder import FolderPlace
 from deploy.publishing.lock import alone_in
 from deploy.publishing.place import Look, Signing
 from tests.unit.deploy.publishing.signing import pair, public
-from tests.unit.deploy.publishing.test_folder import MANY, killed_at, prune, rollback, served
+from tests.unit.deploy.publishing.test_folder import killed_anywhere, prune, rollback, served
 
 DAY = timedelta(days=1)
 LEFT = ".numlkit.2.abcdefgh.partial"
@@ -22,11 +22,7 @@ def test_a_rollback_that_is_killed_between_statement_and_link_is_finished_by_the
     publish, tmp_path
 ):
     interrupted = 0
-    for step in range(MANY):
-        root = tmp_path / f"place-{step}"
-        root.mkdir()
-        publish(root, *"abc")
-        killed = killed_at(step, root, lambda: rollback(root))  # noqa: B023
+    for root, _ in killed_anywhere(tmp_path, lambda root: publish(root, *"abc"), rollback):
         if FolderPlace(root).listing(Look()).problems:
             interrupted += 1
             if interrupted == 1:  # a prune removes nothing that nodes start
@@ -38,8 +34,6 @@ def test_a_rollback_that_is_killed_between_statement_and_link_is_finished_by_the
             assert FolderPlace(root).listing(Look()).problems == ()
             rollback(root)
             assert served(root) == "a"
-        if not killed:
-            break
     assert interrupted > 1
 
 
@@ -61,17 +55,13 @@ def test_what_finishes_a_killed_rollback_renews_it_where_that_is_asked_for(publi
 def test_a_prune_that_is_killed_is_repeated_and_leaves_no_file_of_what_it_removes(
     publish, tmp_path
 ):
-    for step in range(MANY):
-        root = tmp_path / f"place-{step}"
-        root.mkdir()
-        publish(root, *"abc")
-        killed = killed_at(step, root, lambda: prune(root))  # noqa: B023
+    steps = 0
+    for root, killed in killed_anywhere(tmp_path, lambda root: publish(root, *"abc"), prune):
+        steps += killed
         prune(root)
         left = {path.parent.name for path in root.rglob("*") if path.is_file()}
         assert left == {root.name, "2", "3"}
-        if not killed:
-            break
-    assert step > len("abc")
+    assert steps > len("abc")
 
 
 def test_a_link_that_a_killed_command_did_not_move_is_gone_after_the_next(publish, root):
