@@ -204,7 +204,7 @@ def test_a_file_that_is_no_golden_event_is_named(tmp_path, content):
 def test_whatever_is_damaged_in_a_golden_file_it_is_read_or_named(tmp_path):
     content, chance = (DATA / "golden-format-1.npz").read_bytes(), random.Random(1)
     path, refused = tmp_path / "golden.npz", 0
-    for _ in range(300):
+    for _ in range(100):
         damaged = bytearray(content)
         damaged[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
         path.write_bytes(damaged)
@@ -212,7 +212,7 @@ def test_whatever_is_damaged_in_a_golden_file_it_is_read_or_named(tmp_path):
             read_golden(path)
         except FormatError:
             refused += 1
-    assert refused > 200
+    assert refused > 66
 
 
 @pytest.mark.parametrize("shape", ["(5000", "(5000,), 5", "(10**99,)", "(99999999999999,)"])

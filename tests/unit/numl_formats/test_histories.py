@@ -110,13 +110,6 @@ TestHistory = History.TestCase
 TestHistory.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
-def served(published: Published, *steps: int | None) -> Published:
-    """Return it after roll backs."""
-    for step in steps:
-        published = rolled_back(published, step, created=BEGIN, expires=None)
-    return published
-
-
 def publications(*numbers: int) -> Published:
     published = None
     for number in numbers:
@@ -124,24 +117,9 @@ def publications(*numbers: int) -> Published:
     return published
 
 
-def test_a_release_that_was_rolled_back_from_is_not_gone_back_to():
-    # Release 3 is bad, 4 is too: 2 served before it, and well.
-    after = served(publications(1, 2, 3), None)
-    after = published_release(after, release(4), created=BEGIN, expires=None)
-    assert served(after, None).serving == 2
-    assert {each.number for each in pruned(after, created=BEGIN, expires=None).releases} == {2, 4}
-    assert [each.number for each in after.fallbacks] == [2, 1, 3]
-
-
-def test_one_that_is_named_is():
-    after = served(publications(1, 2, 3), 1, 3)
-    assert after.served == (1, 3)
-    assert served(after, None).serving == 1
-
-
 def test_what_is_not_there_is_refused():
     with pytest.raises(FormatError, match=r"^there is no release 4$"):
-        served(publications(1, 2), 4)
+        rolled_back(publications(1, 2), 4, created=BEGIN, expires=None)
 
 
 def test_a_number_is_given_once():

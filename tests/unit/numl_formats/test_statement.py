@@ -225,7 +225,7 @@ def test_a_wrong_document_is_refused(change, words):
         *(json.dumps(document()).encode(coding) for coding in ("utf-16", "utf-8-sig")),
         b" " * (LARGEST + 1),
     ],
-    ids=repr,
+    ids=lambda content: repr(content[:20]),
 )
 def test_what_is_not_a_document_is_refused(content):
     with pytest.raises(StatementError, match=r"^published\.json cannot be used: ") as refused:

@@ -106,8 +106,12 @@ class PlayedBucket:
         for name in new.models:
             for path, content in files(version).items():
                 self.objects[f"{name}/{version}/{path}"] = content
-        self.put(published_release(self.history, new, created=TODAY, expires=self.expires))
+        self.serve(new)
         return new
+
+    def serve(self, new: Release) -> None:
+        """Serve a release whose files are there."""
+        self.put(published_release(self.history, new, created=TODAY, expires=self.expires))
 
     def publish_each(self, *numbers: int) -> None:
         """Publish releases, each with versions of its own number."""

@@ -1,6 +1,7 @@
 """What the agent does when releases come and go, with time, bucket and server played."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from numl_sync.mirror import Mirror
 from numl_sync.templates import Templates
 from played import POLL_S, TEMPLATE, TODAY, expected, file_of, files, release, write_templates
 
-from numl_formats.published import Model, Release, published_release
+from numl_formats.published import Model, Release
 
 
 def test_a_release_comes_whole_and_serves(stage):
@@ -127,7 +128,7 @@ def test_other_weights_of_the_same_version_are_seen_to_be_loaded(serving):
     new = release(1, 1)
     new.models["b"] = Model(1, {**new.models["b"].files, "model.json": file_of(other)})
     serving.server.cannot_configure = {"b"}
-    serving.bucket.put(published_release(None, new, created=TODAY, expires=None))
+    serving.bucket.serve(new)
     serving.run(60)
     assert not any("serves" in line for line in serving.said)
     serving.server.cannot_configure = set()
@@ -161,14 +162,15 @@ def test_a_server_that_is_away_is_no_fault_of_a_release(serving):
     assert serving.tree() == expected(2)
 
 
-def test_a_release_that_is_rolled_back_before_it_has_loaded_leaves_no_model(serving):
+@pytest.mark.parametrize("cannot_load", [{("c", 2)}, set()], ids=["not loaded yet", "served"])
+def test_a_release_that_is_rolled_back_leaves_no_model(serving, cannot_load):
     models = {**release(1, 1).models, **release(2, 2, ("c",)).models}
-    more = Release(2, TODAY, "abc", models)
     serving.bucket.objects |= {f"c/2/{path}": content for path, content in files(2).items()}
-    serving.bucket.put(published_release(serving.bucket.history, more, created=TODAY, expires=None))
-    serving.server.cannot_load = {("c", 2)}
+    serving.bucket.serve(Release(2, TODAY, "abc", models))
+    serving.server.cannot_load = cannot_load
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1) | expected(2, "c")
+    shutil.rmtree(serving.folder / "incoming")  # somebody may, though nothing is downloaded
     serving.bucket.roll_back()
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1)
@@ -178,10 +180,7 @@ def test_a_release_that_is_rolled_back_before_it_has_loaded_leaves_no_model(serv
 def test_a_model_that_stays_as_it_is_is_not_touched(serving):
     serving.bucket.publish(2, 2)
     models = {**release(3, 2).models, "a": release(1, 1).models["a"]}
-    mixed = Release(3, TODAY, "abc", models)
-    serving.bucket.put(
-        published_release(serving.bucket.history, mixed, created=TODAY, expires=None)
-    )
+    serving.bucket.serve(Release(3, TODAY, "abc", models))
     before = newest(serving.folder / "repository" / "a")
     serving.run(2 * POLL_S)
     assert serving.tree() == expected(1, "a") | expected(2, "b")

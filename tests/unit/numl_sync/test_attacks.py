@@ -59,19 +59,11 @@ class Attacker:
     def edit(self, **changes: Any) -> None:
         self.say(json.dumps(json.loads(self.newest) | changes).encode())
 
-    def model(self, change: Callable[[dict[str, Any]], Any]) -> None:
-        releases = json.loads(self.newest)["releases"]
-        change(releases[-1]["models"]["a"])
-        self.edit(releases=releases)
-
     def bring(self, path: str) -> None:
         """Put a file of its own into the release, with its right digest."""
         self.bucket.objects[f"a/3/{path}"] = EVIL
-        self.model(lambda model: model["files"].update({path: LISTED}))
-
-    def rename(self, name: str) -> None:
         releases = json.loads(self.newest)["releases"]
-        releases[-1]["models"][name] = {}
+        releases[-1]["models"]["a"]["files"][path] = LISTED
         self.edit(releases=releases)
 
 
@@ -90,40 +82,21 @@ FILES: dict[str, Callable[[Attacker], object]] = {
     "longer weights": lambda by: by.put(f"a/3/{WEIGHTS}", b"w" * 1002),
     "empty weights": lambda by: by.put(f"a/3/{WEIGHTS}", b""),
     "no weights": lambda by: by.remove(f"a/3/{WEIGHTS}"),
-    "weights of an older release": lambda by: by.put(f"a/3/{WEIGHTS}", files(1)[WEIGHTS]),
-    "the card where the weights were": lambda by: by.put(f"a/3/{WEIGHTS}", card(3)),
     "another card": lambda by: by.put("a/3/model.json", card(7)),
-    "card of an older release": lambda by: by.put("a/3/model.json", card(1)),
     "no card": lambda by: by.remove("a/3/model.json"),
     "another reference answer": lambda by: by.put("a/3/golden.npz", EVIL),
     "no reference answer": lambda by: by.remove("a/3/golden.npz"),
-    "code where the weights were": lambda by: by.put(f"a/3/{WEIGHTS}", EVIL),
 }
 """The statement is the owner's; one file of the release that it names is not."""
 
 FORGED: dict[str, Callable[[Attacker], object]] = {
     "own weights with their digest": lambda by: by.bring(WEIGHTS),
-    "model.py with its digest": lambda by: by.bring("model.py"),
     "config.pbtxt with its digest": lambda by: by.bring("config.pbtxt"),
-    "compiled code with its digest": lambda by: by.bring("__pycache__/model.pyc"),
     "a path that climbs": lambda by: by.bring("../../../etc/cron.d/x"),
-    "an absolute path": lambda by: by.bring("/etc/cron.d/x"),
-    "a name that differs in case": lambda by: by.bring("Model.json"),
-    "a model that climbs": lambda by: by.rename("../a"),
-    "a model of its own": lambda by: by.rename("evil"),
-    "code in the statement": lambda by: by.model(lambda m: m.update(code={})),
-    "a configuration in it": lambda by: by.model(lambda m: m.update(config="x")),
-    "another version": lambda by: by.model(lambda m: m.update(version=2)),
-    "another release serves": lambda by: by.edit(serving=1),
     "a rollback of its own": lambda by: by.edit(serving=1, served=[1], sequence=9),
     "a higher sequence number": lambda by: by.edit(sequence=9),
-    "another line": lambda by: by.edit(line="0" * 16),
-    "a later time": lambda by: by.edit(created="2036-01-01T00:00:00Z"),
     "no expiry": lambda by: by.edit(expires=None),
     "a format of before signatures": format_1,
-    "an unknown format": lambda by: by.edit(format=3),
-    "a space more": lambda by: by.say(by.newest + b" "),
-    "a byte order mark": lambda by: by.say(b"\xef\xbb\xbf" + by.newest),
     "a key twice": lambda by: by.say(b'{"serving": 1, ' + by.newest[1:]),
     "a truncated statement": lambda by: by.say(by.newest[:-100]),
     "an empty statement": lambda by: by.say(b""),
@@ -135,23 +108,17 @@ FORGED: dict[str, Callable[[Attacker], object]] = {
     "a long signature": lambda by: by.say(by.newest, b"A" * 4096),
     "no signature": lambda by: by.remove(signature_path(by.newest)),
 }
-"""No statement with a signature of the owner's."""
+"""No statement with a signature of the owner's: one of each kind, as nothing of it is read."""
 
 
 def replay(by: Attacker) -> None:
     by.say(by.statements[1], sign(by.statements[1]))
 
 
-IGNORED = {
-    "model.py in the version": "a/3/model.py",
-    "model.py in the model": "a/model.py",
-    "config.pbtxt": "a/config.pbtxt",
-    "a newer version": "a/4/model.py",
-    "a model that nobody published": "evil/1/model.py",
-    "compiled code": "a/3/__pycache__/model.cpython-311.pyc",
-    "what looks like a link": "a/3/weights.safetensors -> /etc/passwd",
-    "a path that climbs": "a/3/../../x",
-}
+IGNORED = (
+    *("a/3/model.py", "a/model.py", "a/config.pbtxt", "a/4/model.py", "evil/1/model.py"),
+    *("a/3/__pycache__/model.cpython-311.pyc", "a/3/../../x"),
+)
 """Objects that no statement names."""
 
 
@@ -214,10 +181,10 @@ def test_a_statement_that_the_owner_did_not_sign_last_is_refused(owned, attack, 
     assert new.agent.status.refused
 
 
-@pytest.mark.parametrize("path", IGNORED.values(), ids=[*IGNORED])
-def test_what_no_statement_names_is_not_read(owned, path):
+def test_what_no_statement_names_is_not_read(owned):
     stage, attacker = owned
-    attacker.put(path, EVIL)
+    for path in IGNORED:
+        attacker.put(path, EVIL)
     stage.run(10 * POLL_S)
     assert stage.tree() == expected(3)
     named = {signature_path(content) for content in attacker.statements.values()}
