@@ -248,6 +248,13 @@ class Stage:
         while self.now < until:
             self.now += max(self.agent.step(), 0.01)
 
+    def wait(self, seconds: float) -> None:
+        """Let time pass in which nothing happens: the agent works only at its ends."""
+        until = self.now + seconds
+        self.run(10)
+        self.now = until - 10
+        self.run(10)
+
     def tree(self) -> dict[str, bytes]:
         """All that the server can see."""
         top = self.folder / "repository"

@@ -12,7 +12,7 @@ from numl_formats.published import Image, Release, published_release
 def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving):
     serving.wrong = {"b-2"}
     serving.bucket.publish(2, 2)
-    serving.run(1000)
+    serving.wait(1000)
     assert serving.tree() == expected(1)
     assert serving.said[-1] == (
         "refused: release 2: b-2 does not give its golden answer here: no; "
@@ -31,7 +31,7 @@ def test_a_wrong_golden_answer_is_refused_before_the_server_sees_a_file(serving)
 def test_another_file_than_published_is_refused(serving, content, words):
     serving.bucket.publish(2, 2)
     serving.bucket.objects["a/2/weights.safetensors"] = content
-    serving.run(1000)
+    serving.wait(1000)
     assert serving.tree() == expected(1)
     refused = f"refused: release 2: a/2/weights.safetensors {words}; release 1 stays in service"
     assert serving.said == ["release 2 is published", refused]
@@ -94,7 +94,7 @@ def test_a_fresh_server_gets_the_newest_older_release_that_is_right(stage):
 def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage):
     stage.bucket.publish_each(1, 2)
     stage.server.cannot_load = {("b", 2)}
-    stage.run(LOAD_S + 10)
+    stage.wait(LOAD_S + 20)
     assert stage.tree() == expected(1)
     assert stage.said[2:] == [
         "refused: release 2: b version 2 cannot be loaded: the server's log says why; "
@@ -107,9 +107,9 @@ def test_a_fresh_server_that_cannot_load_the_release_gets_an_older_one(stage):
 def test_what_was_refused_is_tried_again_at_the_next_start_and_after_a_while(stage):
     stage.bucket.publish_each(1, 2)
     stage.wrong = {"a-2"}
-    stage.run(RETRY_S - 1)
+    stage.wait(RETRY_S - 1)
     stage.start()
-    stage.run(RETRY_S - 1)
+    stage.wait(RETRY_S - 1)
     assert stage.checked.count("a-2") == 2
     assert stage.tree() == expected(1)
     assert stage.agent.status.refused
