@@ -102,7 +102,6 @@ class BucketPlace(Place):
         return Listing(entries, found, tuple(notes), published.sequence)
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
-        """Have a release serve that served before."""
         state = self._look()
         with changing(state.stated, signing) as change:
             published = change.before

@@ -110,7 +110,6 @@ class FolderPlace(Place):
         )
 
     def rollback(self, to: str | None, signing: Signing, *, dry_run: bool) -> Outcome:
-        """Have a release serve that served before."""
         self._require()
         with self._change(signing, dry_run=dry_run) as change:
             if change.before is None:
@@ -126,13 +125,11 @@ class FolderPlace(Place):
             return self._switch(change, new, dry_run=dry_run, brought=None)
 
     def check_prune(self, servers: tuple[str, ...]) -> None:
-        """Refuse servers."""
         _refuse_servers(servers)
 
     def prune(
         self, servers: tuple[str, ...], signing: Signing, console: Console, *, dry_run: bool
     ) -> Outcome:
-        """Remove all releases but the one that serves and the one that served before it."""
         self.check_prune(servers)
         with self._change(signing, dry_run=dry_run) as change:
             before = change.before

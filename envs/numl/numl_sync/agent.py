@@ -62,9 +62,8 @@ class Agent:
         poll_s: float,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
-        status: Status | None = None,
     ) -> None:
-        self.status = status or Status()
+        self.status = Status()
         self.failure: str | None = None
         self._bucket, self._mirror, self._server = bucket, mirror, server
         self._trust, self._templates, self._today = trust, templates, today
