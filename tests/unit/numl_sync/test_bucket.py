@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -24,7 +25,7 @@ class Service:
     asked: list[dict[str, str]] = field(default_factory=list)
     port: int = 0
 
-    @property
+    @cached_property
     def bucket(self) -> Bucket:
         return Bucket(Location(f"http://127.0.0.1:{self.port}", "models", "prod"))
 

@@ -29,6 +29,23 @@ def store(monkeypatch):
     return Store(PLACE)
 
 
+@pytest.fixture(scope="module")
+def client():
+    """One for all: boto3 takes long to make it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "the-id")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "the-secret")
+        yield Store(PLACE).client
+
+
+@pytest.fixture
+def stub(store, client):
+    """What the service answers to ``store``."""
+    store.__dict__["client"] = client
+    with Stubber(client) as stub:
+        yield stub
+
+
 @pytest.mark.parametrize(
     ("code", "cause", "remedy"),
     [
@@ -44,11 +61,10 @@ def store(monkeypatch):
         ("x" * 10**6, "the service answers an error", "the service's log"),
     ],
 )
-def test_what_a_service_refuses_is_a_line_with_a_remedy(store, code, cause, remedy):
-    with Stubber(store.client) as stub:
-        stub.add_client_error("put_object", code, "the-id the-secret\nand more")
-        with pytest.raises(PublishError) as raised:
-            store.write("x", b"")
+def test_what_a_service_refuses_is_a_line_with_a_remedy(store, stub, code, cause, remedy):
+    stub.add_client_error("put_object", code, "the-id the-secret\nand more")
+    with pytest.raises(PublishError) as raised:
+        store.write("x", b"")
     assert raised.value.cause.startswith(f"cannot write {PLACE}/x: {cause}")
     assert remedy in (raised.value.remedy or "")
     assert "the-" not in f"{raised.value.cause}{raised.value.remedy}"
@@ -117,21 +133,19 @@ def test_a_list_that_s3_does_not_give_is_a_line(store):
 
 
 @pytest.mark.parametrize("read", [Store.read, Store.sha256])
-def test_an_object_whose_end_did_not_come_is_not_taken_for_a_shorter_one(store, read):
-    with Stubber(store.client) as stub:
-        stub.add_response("get_object", {"Body": StreamingBody(BytesIO(b"x" * 50), 100)})
-        with pytest.raises(PublishError, match="the connection was cut") as raised:
-            read(store, "x")
+def test_an_object_whose_end_did_not_come_is_not_taken_for_a_shorter_one(store, stub, read):
+    stub.add_response("get_object", {"Body": StreamingBody(BytesIO(b"x" * 50), 100)})
+    with pytest.raises(PublishError, match="the connection was cut") as raised:
+        read(store, "x")
     assert raised.value.remedy == "run the command again"
 
 
 @pytest.mark.parametrize("code", ["PreconditionFailed", "ConditionalRequestConflict"])
-def test_what_somebody_else_has_written_is_an_error_of_its_own(store, code):
-    with Stubber(store.client) as stub:
-        stub.add_client_error("get_object", "NoSuchKey")
-        stub.add_client_error("put_object", code)
-        with pytest.raises(TakenError):
-            store.replace("x", b"", None)
+def test_what_somebody_else_has_written_is_an_error_of_its_own(store, stub, code):
+    stub.add_client_error("get_object", "NoSuchKey")
+    stub.add_client_error("put_object", code)
+    with pytest.raises(TakenError):
+        store.replace("x", b"", None)
 
 
 @pytest.mark.parametrize("conditional", [True, False])
