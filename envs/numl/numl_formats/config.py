@@ -43,7 +43,6 @@ def with_digest(config: str) -> str:
 
 
 def digest_in(config: str) -> str:
-    """Return the digest that a configuration carries."""
     return str(_DIGEST.findall(config)[-1])
 
 

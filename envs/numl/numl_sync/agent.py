@@ -124,7 +124,6 @@ class Agent:
         return False
 
     def _look(self) -> None:
-        """Look up what is published."""
         if self._retry_at is not None and self._clock() >= self._retry_at:
             self._etag = self._retry_at = None
         try:

@@ -94,7 +94,6 @@ class Mirror:
             return State()
 
     def write_state(self, state: State) -> None:
-        """Remember ``state``."""
         said: dict[str, Any] = {"etag": state.etag}
         for name, release in (("serving", state.serving), ("wanted", state.wanted)):
             said[name] = release_as_json(release) if release is not None else None

@@ -37,11 +37,9 @@ class Templates:
                     )
 
     def have(self, name: str) -> bool:
-        """Return whether the image has a model."""
         return (self.folder / name / CONFIG).is_file()
 
     def code(self, name: str) -> bytes:
-        """Return the ``model.py`` of a model."""
         return (self.folder / name / CODE).read_bytes()
 
     def config(self, name: str, version: int, files: Path) -> str:
