@@ -77,9 +77,7 @@ def test_an_answer_is_right_or_described(want, answer, said):
 def test_an_output_that_is_missing_or_not_expected_is_named():
     assert difference(golden(**WANT), {}) == "output x is missing"
     assert difference(golden(**WANT), WANT | {"y": WANT["x"]}) == "output y is not expected"
-
-
-def test_of_many_faults_three_are_told():
+    # Of many, three.
     assert difference(golden(**dict.fromkeys("abcde", np.zeros(1))), {}) == (
         "output a is missing; output b is missing; output c is missing; and 2 more"
     )

@@ -69,43 +69,40 @@ def test_what_is_signed_and_not_older_is_accepted_and_remembered():
         (TWO, {"least": 3}, "replay", "is an old one: statement 2, 3 was published"),
         (first(), {}, "line", "is of another line of releases"),
         (TWO, {"now": NOW + DAY}, "expired", "has expired: 2026-11-25T02:30:00Z"),
+        # By a fresh server:
+        (ONE, {"seen": None, "least": 2}, "replay", "an old one: statement 1, 2 was published"),
+        (ONE, {"seen": None, "now": NOW + DAY}, "expired", "has expired"),
     ],
 )
 def test_anything_else_is_refused(published, how, reason, words):
-    seen = checked(TWO, None)
     with pytest.raises(StatementError, match=words) as refused:
-        checked(published, seen, **how)
+        checked(published, **{"seen": checked(TWO, None)} | how)
     assert refused.value.reason == reason
 
 
-def test_a_fresh_server_refuses_what_is_below_its_floor_or_has_expired():
-    with pytest.raises(StatementError, match="is an old one: statement 1, 2 was published"):
-        checked(ONE, None, least=2)
-    with pytest.raises(StatementError, match="has expired"):
-        checked(ONE, None, now=NOW + DAY)
+BEFORE_SEQUENCES = (
+    b'{"format": 1, "serving": 1, "last": 1, "releases": [{"number": 1, "revision": "a",'
+    b'"created": "2026-11-24T02:30:00Z", "models": {"nu": {"version": 1, "config": "",'
+    b'"files": {}}}}]}'
+)
 
 
-def test_what_is_not_signed_is_not_even_read():
-    with pytest.raises(StatementError, match=r"is not signed$"):
-        check(b"{", None, verify=verify, seen=None, now=NOW)
-    with pytest.raises(StatementError, match="is not signed with the key"):
-        check(b"{", b"", verify=verify, seen=None, now=NOW)
-
-
-def test_what_is_signed_and_says_nothing_is_refused():
-    with pytest.raises(StatementError, match="not JSON") as refused:
-        check(b"{", sign(b"{"), verify=verify, seen=None, now=NOW)
-    assert refused.value.reason == "format"
-
-
-def test_a_statement_without_a_sequence_is_not_accepted_for_a_signature():
-    content = (
-        b'{"format": 1, "serving": 1, "last": 1, "releases": [{"number": 1, "revision": "a",'
-        b'"created": "2026-11-24T02:30:00Z", "models": {"nu": {"version": 1, "config": "",'
-        b'"files": {}}}}]}'
-    )
-    with pytest.raises(StatementError, match="is an old one: statement 0"):
-        check(content, sign(content), verify=verify, seen=None, now=NOW)
+@pytest.mark.parametrize(
+    ("content", "signature", "reason", "words"),
+    [
+        (b"{", None, "signature", r"is not signed$"),
+        (b"{", b"", "signature", "is not signed with the key"),
+        (b"{", sign(b"{"), "format", "not JSON"),
+        (BEFORE_SEQUENCES, sign(BEFORE_SEQUENCES), "replay", "is an old one: statement 0"),
+    ],
+    ids=["unsigned", "by nobody", "nothing said", "of a kit before sequences"],
+)
+def test_what_is_not_signed_is_not_even_read_and_not_all_that_is_signed_accepted(
+    content, signature, reason, words
+):
+    with pytest.raises(StatementError, match=words) as refused:
+        check(content, signature, verify=verify, seen=None, now=NOW)
+    assert refused.value.reason == reason
 
 
 def test_the_signature_is_named_by_what_it_signs():

@@ -2,15 +2,18 @@
 
 import threading
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import botocore.session
 import pytest
 from numl_sync.bucket import Bucket
 from numl_sync.errors import BucketError, ReleaseError
 
 from numl_formats.errors import StatementError
 from numl_formats.location import Location
+
+SESSION = cache(botocore.session.get_session)  # which reads many files
 
 
 @dataclass
@@ -34,6 +37,7 @@ class Service:
 def service(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret of nobody")
+    monkeypatch.setattr("botocore.session.get_session", SESSION)
     played = Service()
 
     class Handler(BaseHTTPRequestHandler):

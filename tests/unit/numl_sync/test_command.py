@@ -88,9 +88,10 @@ def test_a_file_system_without_locks_is_said_to_be_the_fault(tmp_path, monkeypat
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("finalized", [False, True], ids=["", "where something is finalized"])
 @pytest.mark.parametrize(("once", "status"), [(("--once",), 128 + signal.SIGTERM), ((), 0)])
-def test_a_signal_that_comes_where_something_is_finalized_is_not_lost(
-    tmp_path, monkeypatch, once, status
+def test_only_an_agent_that_runs_on_ends_well_by_a_signal(
+    tmp_path, monkeypatch, once, status, finalized
 ):
     class Finalized:
         def __del__(self):
@@ -99,18 +100,12 @@ def test_a_signal_that_comes_where_something_is_finalized_is_not_lost(
     def step(agent: Agent) -> float:
         steps.append(agent)
         assert len(steps) < 9
-        Finalized()
+        Finalized() if finalized else signal.raise_signal(signal.SIGTERM)
         return 0.0
 
     steps: list[Agent] = []
     monkeypatch.setattr(Agent, "step", step)
-    assert main([URL, str(tmp_path), *once]) == status
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main([URL, str(tmp_path), *once]))
+    assert ended.value.code == status
     assert len(steps) == 1
-
-
-@pytest.mark.parametrize(("once", "status"), [(("--once",), 128 + signal.SIGTERM), ((), 0)])
-def test_only_an_agent_that_runs_on_ends_well_by_a_signal(tmp_path, monkeypatch, once, status):
-    monkeypatch.setattr(Agent, "step", lambda _: signal.raise_signal(signal.SIGTERM))
-    with pytest.raises(SystemExit) as caught:
-        main([URL, str(tmp_path), *once])
-    assert caught.value.code == status

@@ -24,10 +24,6 @@ def test_what_cosign_writes_is_verified(tmp_path):
     assert not trust.verify(b"another", signature)
 
 
-def test_without_a_key_nothing_is_verified():
-    assert read_trust(None, PLACE, 0).verify is None
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -64,13 +64,6 @@ def test_a_prune_that_is_killed_is_repeated_and_leaves_no_file_of_what_it_remove
     assert steps > len("abc")
 
 
-def test_a_link_that_a_killed_command_did_not_move_is_gone_after_the_next(publish, root):
-    publish(root, "a")
-    (root / ".numlkit.current").symlink_to("1")
-    publish(root, "a")
-    assert not [path for path in root.iterdir() if path.name.startswith(".")]
-
-
 def test_what_cannot_be_removed_is_not_said_to_be_removed(publish, root, monkeypatch):
     publish(root, *"abc")
     monkeypatch.setattr("deploy.publishing.folder.remove_folder", lambda _: None)
