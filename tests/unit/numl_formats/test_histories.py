@@ -9,25 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from numl_formats.errors import FormatError
-from numl_formats.published import (
-    File,
-    Model,
-    Published,
-    Release,
-    pruned,
-    published_release,
-    renewed,
-    rolled_back,
-)
-from numl_formats.repository import DATA_FILES
+from numl_formats.published import Published, pruned, published_release, renewed, rolled_back
 from numl_formats.statement import read_published, statement
+from tests.unit.numl_formats.test_statement import release
 
 BEGIN = datetime(2026, 11, 24, tzinfo=timezone.utc)
-
-
-def release(number: int) -> Release:
-    files = {name: File(f"{number:064x}", number) for name in DATA_FILES}
-    return Release(number, BEGIN, "abc", {"nu": Model(number, files)})
 
 
 class History(RuleBasedStateMachine):

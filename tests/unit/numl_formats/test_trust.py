@@ -1,17 +1,16 @@
 """Which statements are accepted: signed, not older than one that was seen, of the same line."""
 
 import hashlib
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 
 import pytest
 
 from numl_formats.errors import StatementError
-from numl_formats.published import File, Model, Published, Release, published_release, renewed
-from numl_formats.repository import DATA_FILES
+from numl_formats.published import Published, published_release, renewed
 from numl_formats.statement import statement
 from numl_formats.trust import Seen, check, signature_path
+from tests.unit.numl_formats.test_statement import NOW, release
 
-NOW = datetime(2026, 11, 24, 2, 30, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
 
 
@@ -25,15 +24,12 @@ def verify(content: bytes, signature: bytes) -> bool:
 
 
 def first() -> Published:
-    files = {name: File("0" * 64, 1) for name in DATA_FILES}
-    release = Release(1, NOW, "abc", {"nu": Model(1, files)})
-    return published_release(None, release, created=NOW, expires=NOW + DAY)
+    return published_release(None, release(1), created=NOW, expires=NOW + DAY)
 
 
 ONE = first()
 TWO = renewed(ONE, created=NOW, expires=NOW + DAY)
 ALSO_TWO = renewed(ONE, created=NOW, expires=NOW + 2 * DAY)
-ELSEWHERE = renewed(TWO, created=NOW, expires=None)
 
 
 def checked(
