@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ def _error(code: str, operation: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": code}}, operation)
 
 
+@cache
 def local_models(folder: Path, content: str, *, code: bool) -> dict[str, LocalModel]:
     """Two models whose weights hold ``content``."""
     models = {}
