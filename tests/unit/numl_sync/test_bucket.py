@@ -54,9 +54,9 @@ def service(monkeypatch):
                 body = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
             else:
                 self.send_header("Content-Length", str(played.length or len(body)))
+            self.send_header("Connection", "close")
             self.end_headers()
             self.wfile.write(body)
-            self.close_connection = True
 
         do_HEAD = do_GET  # noqa: N815
 
@@ -151,7 +151,7 @@ def test_an_error_is_one_line_without_a_key(service, status, code, words):
 
 
 def test_a_service_that_redirects_is_said_to(service):
-    service.status, service.body, service.headers = 301, b"", {"Connection": "close"}
+    service.status, service.body = 301, b""
     with pytest.raises(BucketError, match="models/prod: it redirects to another address"):
         service.bucket.published(None)
 
