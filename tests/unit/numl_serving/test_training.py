@@ -9,6 +9,7 @@ from numl_demo.hdf5 import read_events
 from numl_demo.nugraph25 import lay_beside
 from numl_serving.event import Event
 from numl_serving.runtime import Runtime
+from oracle25 import server
 
 from numl_formats.cardfile import read_card
 from numl_formats.golden import difference, read_golden
@@ -25,13 +26,10 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_training(tmp_path
 
 
 def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path):
-    # In a process that has not imported another nugraph.
-    words = ("--out", tmp_path, "--events-out", tmp_path / "events.h5")
-    few = ("--events", "4", "--epochs", "1", "--unseen", "2")
-    done = subprocess.run(
-        [sys.executable, SCRIPT, *words, *few], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    words = ["--out", str(tmp_path), "--events-out", str(tmp_path / "events.h5")]
+    few = ["--events", "4", "--epochs", "1", "--unseen", "2"]
+    status, printed = server().ask("run", script=str(SCRIPT), words=[*words, *few])
+    assert status == 0
     assert len(read_events(tmp_path / "events.h5")) == 5
     assert names_in(tmp_path) == {"events.h5", "nugraph2", "nugraph2_cpu", "nugraph3"}
     for name, widths in {"nugraph2": (5, 1), "nugraph3": (7, 1, 4, 3)}.items():
@@ -52,7 +50,7 @@ def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path):
         assert card.accuracy is not None
         assert card.accuracy["events"] == 2
         assert 0 <= card.accuracy["semantic"] <= 1
-        assert f"{name}: epoch 1 of 1" in done.stdout
+        assert f"{name}: epoch 1 of 1" in printed
     links = [path.is_symlink() for path in (tmp_path / "nugraph2_cpu" / "1").iterdir()]
     assert links == [True] * len(FILES)
 
