@@ -91,7 +91,7 @@ TRAINING_STEPS = 8
 SCATTERED = st.builds(
     Scattered,
     seed=st.integers(0, 2**32 - 1),
-    hits=st.integers(0, 400),
+    hits=st.integers(0, 150),
     without=st.sampled_from([None, None, 0, 1]),
     positions=st.booleans(),
     duplicates=st.booleans(),

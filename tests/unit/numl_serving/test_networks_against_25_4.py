@@ -60,7 +60,7 @@ def test_answers_of_trained_weights_equal_those_of_nugraph(kind, hits):
 @pytest.mark.parametrize("kind", KINDS25)
 def test_answers_to_a_large_event_equal_those_of_nugraph(kind):
     model = trained25(kind)
-    event = random_event(5, 5000, schema=model.layout.schema)
+    event = random_event(5, 2000, schema=model.layout.schema)
     ours = exact_network(model).answer([event])
     assert differences(without_clusters(model.answer(event)), ours, 1e-9) == []
 
