@@ -16,14 +16,14 @@ from numl_formats.golden import GoldenEvent, difference, write_golden
 from numl_formats.repository import CARD_FILE, GOLDEN_FILE, WEIGHTS_FILE
 
 from . import networks, oracle
-from .events import packaged_events
+from .events import packaged_event
 from .geometry import PLANES
 from .graphs import make_graphs
 from .train import Trained
 
 DESCRIPTION: Final = "demo weights: trained for minutes on simulated events; not for physics"
 FILES: Final = (WEIGHTS_FILE, CARD_FILE, GOLDEN_FILE)
-_GOLDEN: Final = 1
+_GOLDEN: Final = 2
 
 
 class PublishError(ServingError):
@@ -43,7 +43,7 @@ def publish(trained: Trained, checkpoint: Path, accuracy: Mapping[str, Any], out
         PublishError: the files, loaded as a server loads them, answer otherwise than nugraph.
         numl_serving.errors.ServingError: the checkpoint cannot be imported.
     """
-    event = packaged_events()[_GOLDEN]
+    event = packaged_event(_GOLDEN)
     labels = networks.MODELS[trained.name]
     graph = networks.prepare(trained.name, make_graphs([event], labels))[0]
     golden = GoldenEvent(event.request(), oracle.answer(trained.model, graph, PLANES))
