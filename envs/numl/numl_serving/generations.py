@@ -10,7 +10,7 @@ semantic class).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from numl_formats.card import EXTENSION_FEATURES
@@ -199,6 +199,34 @@ _CLASS_BLOCKS = _blocks(
     "nexus.output": "nexus_net.nexus_net.2.net.{set}",
 }
 
+_OF_25_4 = Generation(
+    "nugraph3",
+    "25.4",
+    "nugraph 25.4",
+    {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
+    (_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC),
+    nexus="joint",
+    softmax=True,
+    input_norm="encoder.input_norm.norm",
+    dbscan=Dbscan(0.5, 5),  # cuml's defaults
+)
+
+
+def _of_main(name: str, months: str, *updates: str) -> Generation:
+    """Return a generation of nugraph's main branch; the layers named are of an embedding's update.
+
+    The rest is as in nugraph 25.4.
+    """
+    return replace(
+        _OF_25_4,
+        name=name,
+        origin=f"nugraph's main branch {months} 2026",
+        graphs=_extended(_OF_25_4.graphs),
+        dbscan=Dbscan(0.3, 15),
+        embedding=_embedding(*updates),
+    )
+
+
 GENERATIONS = (
     Generation(
         "nugraph3",
@@ -217,41 +245,9 @@ GENERATIONS = (
         {"encoder": "encoder.lins.{plane}"} | _HETERO_BLOCKS,
         (_FIRST,),
     ),
-    Generation(
-        "nugraph3",
-        "25.4",
-        "nugraph 25.4",
-        {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
-        (_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC),
-        nexus="joint",
-        softmax=True,
-        input_norm="encoder.input_norm.norm",
-        dbscan=Dbscan(0.5, 5),  # cuml's defaults
-    ),
-    Generation(
-        "nugraph3",
-        "2026-01",
-        "nugraph's main branch between January and May 2026",
-        {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
-        _extended((_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC)),
-        nexus="joint",
-        softmax=True,
-        input_norm="encoder.input_norm.norm",
-        dbscan=Dbscan(0.3, 15),
-        embedding=_embedding("hidden", "output"),
-    ),
-    Generation(
-        "nugraph3",
-        "2026-05",
-        "nugraph's main branch since May 2026",
-        {"encoder": "encoder.planar_net"} | _JOINT_BLOCKS,
-        _extended((_FIRST_WITH_PLANE, _SECOND, _SECOND_WITH_TPC)),
-        nexus="joint",
-        softmax=True,
-        input_norm="encoder.input_norm.norm",
-        dbscan=Dbscan(0.3, 15),
-        embedding=_embedding("hidden", "middle", "output"),
-    ),
+    _OF_25_4,
+    _of_main("2026-01", "between January and May", "hidden", "output"),
+    _of_main("2026-05", "since May", "hidden", "middle", "output"),
     Generation(
         "nugraph2",
         "24.7.1",
