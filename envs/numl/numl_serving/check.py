@@ -49,15 +49,6 @@ def check_model(directory: Path, device: str = CPU) -> dict[str, Any]:
     return {"model": str(directory), "ok": error is None, "error": error}
 
 
-def interpreter() -> dict[str, str]:
-    """Return this interpreter's version and path, and the versions of key packages."""
-    return {
-        "python": platform.python_version(),
-        "prefix": sys.prefix,
-        "numpy": np.__version__,
-    }
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the check; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m numl_serving.check", description=__doc__)
@@ -65,7 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default=CPU, metavar="NAME")
     options = parser.parse_args(arguments)
     directories: list[Path] = options.directories
-    _print_line(interpreter())
+    version = platform.python_version()
+    _print_line({"python": version, "prefix": sys.prefix, "numpy": np.__version__})
     reports = [check_model(directory, options.device) for directory in directories]
     for report in reports:
         _print_line(report)

@@ -34,7 +34,7 @@ from numl_serving.errors import EventError, ModelFilesError
 from numl_serving.event import Event, Int32Array
 from numl_serving.shapes import check_weights
 
-_EVENT_REFUSED, _NOT_FINITE, _FAILED = 1, 2, 3
+_EVENT_REFUSED, _NOT_FINITE = 1, 2
 _ERROR_BYTES = 512
 
 
@@ -149,10 +149,7 @@ class NativeModel:
         )
         if status == _NOT_FINITE:
             raise EventError(too_large(event))
-        if status == _EVENT_REFUSED:
-            raise EventError(error.value.decode())
-        if status == _FAILED:
-            raise RuntimeError(error.value.decode())
+        _check(status, error)
         return outputs, graph_s.value
 
 
@@ -250,10 +247,7 @@ def cluster(coordinates: NDArray[np.float32], eps: float, min_samples: int) -> I
     status = interface.library.numl_cluster(
         points.ctypes.data, *points.shape, eps, min_samples, labels.ctypes.data, error, _ERROR_BYTES
     )
-    if status == _EVENT_REFUSED:
-        raise EventError(error.value.decode())
-    if status:
-        raise RuntimeError(error.value.decode())
+    _check(status, error)
     return labels
 
 
@@ -271,6 +265,13 @@ def guard_arrays() -> None:
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c_void_p, (ctypes.py_object, c_char_p)
     interface.library.numl_guard_arrays(pointer(capsule, None))
+
+
+def _check(status: int, error: ctypes.Array[ctypes.c_char]) -> None:
+    if status == _EVENT_REFUSED:
+        raise EventError(error.value.decode())
+    if status:
+        raise RuntimeError(error.value.decode())
 
 
 def _normalisation(

@@ -27,7 +27,7 @@ from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
 from numl_serving.native import cluster
 from numl_serving.networks import build_network, collate
-from numl_serving.transfer import transfer_to
+from numl_serving.transfer import Transfer
 
 
 class TorchEngine:
@@ -54,7 +54,7 @@ class TorchEngine:
         self._card = card
         self._device = torch.device(device)
         self._network = build_network(card, weights).to(self._device).eval()
-        self._transfer = transfer_to(self._device)
+        self._transfer = None if self._device.type == "cpu" else Transfer(self._device)
         self._limits = limits
 
     def run(self, events: Sequence[Event]) -> BatchResult:

@@ -78,11 +78,6 @@ class Transfer:
         return torch.empty(size, dtype=torch.uint8, pin_memory=self._is_gpu)
 
 
-def transfer_to(device: torch.device) -> Transfer | None:
-    """Return the transfer to a device, or None for the CPU."""
-    return None if device.type == "cpu" else Transfer(device)
-
-
 def _places(sizes: Sequence[int]) -> list[int]:
     """Return the start offset of each block of these sizes, and the end of the last."""
     padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
