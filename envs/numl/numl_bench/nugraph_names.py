@@ -19,6 +19,20 @@ _NORM_EPSILON = 1e-5
 """What nugraph 25.4.0's ``InputNorm`` adds to a variance."""
 
 
+def with_weights(model: Any, card: ModelCard, weights: Mapping[str, NDArray[Any]]) -> Any:
+    """Give nugraph's own model a served model's weights, and return it for inference.
+
+    Raises:
+        ValueError: It needs some that the card does not have.
+    """
+    state = nugraph_state(card, weights, model.state_dict())
+    model.load_state_dict(state, strict=False)
+    lacking = [name for name, _ in model.named_parameters() if name not in state]
+    if any(not name.endswith((".temp", ".norm.count")) for name in lacking):
+        raise ValueError(f"nugraph's model needs weights that the card does not have: {lacking}")
+    return model.eval()
+
+
 def nugraph_state(
     card: ModelCard, weights: Mapping[str, NDArray[Any]], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:

@@ -8,7 +8,6 @@ from typing import Any
 
 import mpi4py
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -25,9 +24,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # nugraph's imports warn of their own old age
     from nugraph.models import NuGraph2, NuGraph3
     from nugraph.util import FeatureNorm, HierarchicalEdges, PositionFeatures
+    from numl_demo.graphs import Columns, request_event
     from pynuml.process import HitGraphProducer
 
-    from .nugraph_names import nugraph_state
+    from .nugraph_names import with_weights
     from .per_plane import PerPlaneNuGraph3
 
 
@@ -56,7 +56,7 @@ class Reference24:
             self.model = _model(card, weights).to(dtype)
         planes = list(card.planes)
         self._producer = HitGraphProducer(
-            _Columns(),
+            Columns(),
             planes=planes,
             pos_norm=list(card.position_scale),
             node_feats=list(card.hit_features[2:]),
@@ -74,7 +74,7 @@ class Reference24:
 
     def preprocess(self, tensors: Tensors) -> HeteroData:
         """Make the graph of a request's tensors."""
-        _, data = self._producer(tables(tensors))
+        _, data = self._producer(request_event(tensors))
         features = len(self.card.hit_features) - 2
         for plane in self.card.planes:
             if plane not in data.node_types:  # pynuml leaves out planes without hits
@@ -104,20 +104,6 @@ class Reference24:
         return {name: tensor.detach().numpy() for name, tensor in outputs.items()}
 
 
-def tables(tensors: Tensors) -> _Columns:
-    """Return a request's tensors as pynuml's event: a table of hits and one of spacepoints."""
-    found = _Columns()
-    for table in ("hit_table", "spacepoint_table"):
-        found[table] = pd.DataFrame(
-            {
-                name.removeprefix(f"{table}_"): array
-                for name, array in tensors.items()
-                if name.startswith(table)
-            }
-        )
-    return found
-
-
 def _model(card: ModelCard, weights: Mapping[str, NDArray[np.float32]]) -> Any:
     spec = card.network
     classes = {head.name: list(head.classes or ()) for head in card.heads}
@@ -143,14 +129,9 @@ def _model(card: ModelCard, weights: Mapping[str, NDArray[np.float32]]) -> Any:
             model = NuGraph3(**sizes, **heads)
         else:
             model = PerPlaneNuGraph3(**sizes)
-    state = nugraph_state(card, weights, model.state_dict())
-    model.load_state_dict(state, strict=False)
-    lacking = [name for name, _ in model.named_parameters() if name not in state]
-    if any(not name.endswith(".temp") for name in lacking):
-        raise ValueError(f"nugraph's model needs weights that the card does not have: {lacking}")
     for decoder in getattr(model, "decoders", ()):
         decoder.loss = _NoLoss()
-    return model.eval()
+    return with_weights(model, card, weights)
 
 
 _HEADS = ("event", "semantic", "filter", "vertex")
@@ -191,16 +172,6 @@ def answer(model: Any, data: HeteroData, planes: tuple[str, ...]) -> dict[str, T
 class _NoLoss(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> float:
         return 0.0
-
-
-class _Columns(dict[str, Any]):
-    """What pynuml's producer uses of a file (add_group) and an event (tables, name, id)."""
-
-    event_id = (1, 1, 1)
-    name = "event"
-
-    def add_group(self, group: str, keys: Any = None) -> None:
-        """Do nothing: all columns are in memory."""
 
 
 def _concrete(transform: Any) -> Any:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from numl_demo.graphs import Columns, scale_positions
+from numl_demo.graphs import request_event, scale_positions
 from numl_demo.oracle import (
     ADDED,
     Network,
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from numl_formats.card import POSITION_FEATURES, ModelCard
 
 from .measure import Outputs, Tensors
-from .nugraph_names import nugraph_state
+from .nugraph_names import with_weights
 
 
 class Reference25:
@@ -50,15 +49,7 @@ class Reference25:
 
     def preprocess(self, tensors: Tensors) -> NuGraphData:
         """Make the graph of a request's tensors."""
-        event = Columns()
-        for table in ("hit_table", "spacepoint_table"):
-            event[table] = pd.DataFrame(
-                {
-                    name.removeprefix(f"{table}_"): array
-                    for name, array in tensors.items()
-                    if name.startswith(table)
-                }
-            )
+        event = request_event(tensors)
         scale_positions(event, self.card.position_scale)
         data = make_graph(self._producer, event)
         data["hit"].x = data["hit"].x[:, self._taken]
@@ -94,9 +85,4 @@ def nugraph_model(card: ModelCard, weights: Mapping[str, NDArray[np.float32]]) -
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch Geometric's, of nugraph's own structure
         model = kind(**sizes, **{f"{name}_head": name in heads for name in own})
-    state = nugraph_state(card, weights, model.state_dict())
-    model.load_state_dict(state, strict=False)
-    lacking = [name for name, _ in model.named_parameters() if name not in state]
-    if any(not name.endswith((".temp", ".norm.count")) for name in lacking):
-        raise ValueError(f"nugraph's model needs weights that the card does not have: {lacking}")
-    return model.eval()
+    return with_weights(model, card, weights)

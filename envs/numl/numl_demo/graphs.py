@@ -12,6 +12,7 @@ from typing import Any, Final
 import h5py
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from pynuml.labels import FlavorLabels, SimpleLabels, StandardLabels
 from pynuml.process import HitGraphProducer
 from torch_geometric.data import HeteroData
@@ -64,6 +65,15 @@ class Columns(dict[str, Any]):
 
     def add_group(self, group: str, keys: list[str] | None = None) -> None:
         """Do nothing: all columns are in memory."""
+
+
+def request_event(tensors: Mapping[str, NDArray[Any]]) -> Columns:
+    """Return a request's tensors as pynuml's event: a table of hits and one of spacepoints."""
+    tables: dict[str, dict[str, Any]] = {"hit_table": {}, "spacepoint_table": {}}
+    for table, columns in tables.items():
+        prefix = f"{table}_"
+        columns |= {n.removeprefix(prefix): a for n, a in tensors.items() if n.startswith(prefix)}
+    return Columns({table: pd.DataFrame(columns) for table, columns in tables.items()})
 
 
 def pynuml_event(event: SimulatedEvent) -> Columns:

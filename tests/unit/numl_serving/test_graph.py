@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numl_bench.reference24 import tables
+from numl_demo.graphs import Columns, request_event
 from numl_serving.errors import EventError
 from numl_serving.event import Event
 from numl_serving.graph import EventGraph, build_graph
@@ -29,8 +29,8 @@ PLANES = CARD.planes
 @pytest.fixture(scope="module")
 def pynuml_graph():
     """Build an event's graph by pynuml's own producer, without its limit on small events."""
-    producer = HitGraphProducer(tables({}), lower_bound=0)
-    return lambda event: producer(tables(event.tensors()))[1]
+    producer = HitGraphProducer(Columns(), lower_bound=0)
+    return lambda event: producer(request_event(event.tensors()))[1]
 
 
 def planar(graph: EventGraph, plane: int) -> NDArray[np.int64]:
