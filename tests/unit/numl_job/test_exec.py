@@ -186,12 +186,8 @@ def test_the_image_is_given_the_nodes_gpus_unless_cpus_are_asked_for(
     assert module.within_image(None, flags) == []
 
 
-def test_a_server_with_gpus_starts(image):
-    assert image.run("--gpu", "--", "true") == (0, "", "")
-
-
-def test_the_server_knows_its_ports_though_its_image_gets_no_environment(image):
-    assert image.run("--", "sh", "-c", "exit 7", APPTAINER_CLEANENV="1") == (7, "", "")
+def test_a_server_with_gpus_knows_its_ports_though_its_image_gets_no_environment(image):
+    assert image.run("--gpu", "--", "sh", "-c", "exit 7", APPTAINER_CLEANENV="1") == (7, "", "")
 
 
 def test_the_command_gets_a_copy_of_its_fhicl_that_names_the_server(image, tmp_path):
@@ -332,9 +328,9 @@ def test_a_terminals_job_ends_no_group_by_the_number_that_its_start_has_used(ima
         os.close(each)
 
 
-def test_ten_at_once_do_not_meet(image):
-    with ThreadPoolExecutor(10) as pool:
-        done = list(pool.map(lambda _: image.run("--", sys.executable, "-c", SHOW), range(10)))
-    assert [status for status, *_ in done] == [0] * 10
-    assert len({url for _, out, _ in done for url in out.split()}) == 20
+def test_five_at_once_do_not_meet(image):
+    with ThreadPoolExecutor(5) as pool:
+        done = list(pool.map(lambda _: image.run("--", sys.executable, "-c", SHOW), range(5)))
+    assert [status for status, *_ in done] == [0] * 5
+    assert len({url for _, out, _ in done for url in out.split()}) == 10
     assert image.is_clean()
