@@ -28,7 +28,6 @@ from numl_demo.nugraph25 import lay_beside  # noqa: E402
 lay_beside(Path(os.environ["NUGRAPH25"]))
 
 import numpy as np  # noqa: E402
-import pandas as pd  # noqa: E402
 import pytorch_lightning as lightning  # noqa: E402
 import torch  # noqa: E402
 from edge_orders import reordered  # noqa: E402
@@ -45,13 +44,11 @@ from torch_geometric.loader import DataLoader  # noqa: E402
 
 from numl_formats.cardfile import read_card  # noqa: E402
 
-Tables = Mapping[str, Mapping[str, Any]]
-
 _MODELS: list[Any] = []
 
 
 def make(
-    kind: str, gain: float, seed: int, events: Sequence[Tables], graph: Any, **sizes: Any
+    kind: str, gain: float, seed: int, events: Sequence[Columns], graph: Any, **sizes: Any
 ) -> int:
     """Make a model with random weights, and the feature normalisation of some events."""
     torch.manual_seed(seed)
@@ -61,9 +58,9 @@ def make(
             parameter.data *= gain
     model.train()
     with torch.no_grad():
-        for tables in events:
+        for event in events:
             data = transformed(
-                type(model), _graph(tables, sizes["planes"], **graph), sizes["planes"]
+                type(model), _graph(event, sizes["planes"], **graph), sizes["planes"]
             )
             if kind == "nugraph2":
                 model.encoder({plane: data[plane].x for plane in model.planes})
@@ -74,7 +71,7 @@ def make(
 
 
 def train(
-    kind: str, steps: int, seed: int, events: Sequence[Tables], graph: Any, **sizes: Any
+    kind: str, steps: int, seed: int, events: Sequence[Columns], graph: Any, **sizes: Any
 ) -> int:
     """Make a model and train it by Lightning, as nugraph's own script does."""
     lightning.seed_everything(seed)
@@ -133,7 +130,7 @@ def load(folder: str) -> int:
 
 
 def answer(
-    model: int, tables: Tables, doubles: Sequence[bool], order: int, graph: Any
+    model: int, event: Columns, doubles: Sequence[bool], order: int, graph: Any
 ) -> list[dict[str, np.ndarray[Any, Any]]]:
     """Run a model on an event, its edges in an order, in float64 or float32 each time.
 
@@ -141,7 +138,7 @@ def answer(
     """
     network = _MODELS[model].eval()
     planes = network.hparams["planes"]
-    data = reordered(transformed(type(network), _graph(tables, planes, **graph), planes), order)
+    data = reordered(transformed(type(network), _graph(event, planes, **graph), planes), order)
     return [_answer(network, data.clone(), planes, double) for double in doubles]
 
 
@@ -183,7 +180,7 @@ def _answer(
 
 
 def _graph(
-    tables: Tables,
+    event: Columns,
     planes: Sequence[str],
     *,
     node_feats: Sequence[str],
@@ -191,7 +188,6 @@ def _graph(
     truth: bool = False,
 ) -> NuGraphData:
     """Make an event's graph, of the second generation by pynuml 25.4, or as 24.7.1 made them."""
-    event = Columns({name: pd.DataFrame(dict(columns)) for name, columns in tables.items()})
     labels: dict[str, Any] = {}
     if truth:
         labels = {

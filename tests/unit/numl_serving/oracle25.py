@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from edge_orders import ORDERS
-from numl_demo.graphs import COLUMNS
+from numl_demo.graphs import COLUMNS, Columns, pynuml_event, request_event
 from numl_demo.simulate import SimulatedEvent
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
@@ -33,17 +33,9 @@ from numl_formats.contract import Schema
 SERVER = Path(__file__).resolve().parent / "nugraph25_server.py"
 
 Arrays = Mapping[str, NDArray[Any]]
-Tables = dict[str, dict[str, NDArray[Any]]]
 
 SEMANTIC_CLASSES = ["MIP", "HIP", "shower", "michel", "diffuse", "invisible", "background"]
 EVENT_CLASSES = ["numu", "nue", "nutau", "nc"]
-
-_WIDE = {
-    "hit_id": ("hit_id_u", "hit_id_v", "hit_id_y"),
-    "position": ("position_x", "position_y", "position_z"),
-    "nu_vtx_corr": ("nu_vtx_corr_x", "nu_vtx_corr_y", "nu_vtx_corr_z"),
-}
-"""How pynuml names the columns of a dataset that is wider than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +128,7 @@ class Model25:
         found: list[Arrays] = self._server.ask(
             "answer",
             model=self._number,
-            tables=event_tables(event),
+            event=request_event(event.tensors()),
             doubles=doubles,
             order=order,
             graph=self.layout.graph(),
@@ -191,14 +183,14 @@ class Server:
 
         The weights are larger by ``gain`` than those a training starts from.
         """
-        tables = [event_tables(event) for event in events]
+        tables = [request_event(event.tensors()) for event in events]
         return self._new("make", layout, tables, gain=gain, seed=seed)
 
     def train(
         self, layout: Layout, events: Sequence[SimulatedEvent], steps: int, seed: int
     ) -> Model25:
         """Train a model by Lightning on simulated events, for three planes."""
-        tables = [_simulated_tables(event) for event in events]
+        tables = [pynuml_event(event) for event in events]
         return self._new("train", layout, tables, steps=steps, seed=seed)
 
     def load(self, folder: Path) -> Model25:
@@ -208,40 +200,20 @@ class Server:
         )
         return Model25(self, self.ask("load", folder=str(folder)), layout)
 
-    def _new(self, command: str, layout: Layout, events: list[Tables], **more: Any) -> Model25:
+    def _new(self, command: str, layout: Layout, events: list[Columns], **more: Any) -> Model25:
         arguments = {"kind": layout.kind, "events": events, "graph": layout.graph()}
         number = self.ask(command, **arguments, **more, **layout.arguments())
         return Model25(self, number, layout)
 
 
-def event_tables(event: Event) -> Tables:
-    """Return an event's columns by table, as pynuml names them."""
-    tensors = event.tensors().items()
-    return {
-        table: {n.removeprefix(f"{table}_"): a for n, a in tensors if n.startswith(table)}
-        for table in ("hit_table", "spacepoint_table")
-    }
-
-
 def simulated(event: SimulatedEvent, schema: Schema) -> Event:
     """Return a simulated event as a request of it."""
     columns = {
-        f"{table}_{name}": array
-        for table, arrays in _simulated_tables(event).items()
-        for name, array in arrays.items()
+        f"{table}_{name}": column
+        for table, frame in pynuml_event(event).items()
+        for name, column in frame.items()
     }
     tensors = [tensor for tensor in schema.tensors if not tensor.optional]
     return Event.from_tensors(
         {t.name: np.ascontiguousarray(columns[t.name], t.dtype) for t in tensors}, schema
     )
-
-
-def _simulated_tables(event: SimulatedEvent) -> Tables:
-    tables: Tables = {}
-    for table, columns in event.tables.items():
-        found = tables.setdefault(table, {})
-        for name, array in columns.items():
-            names = _WIDE.get(name, ()) if array.shape[1] > 1 else (name,)
-            for axis, each in enumerate(names):
-                found[each] = array[:, axis]
-    return tables
