@@ -9,9 +9,9 @@ import pytest
 import torch
 from cases import (
     CASES24,
+    FIRST_SECOND,
     SCATTERED,
     Case,
-    Scattered,
     exact_and_rounded,
     native,
     network,
@@ -20,7 +20,7 @@ from cases import (
     trained24,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numl_bench.reference24 import Reference24
 from numl_serving.event import Event
@@ -29,9 +29,6 @@ from oracle import KINDS, answer, card_of
 from oracle25 import simulated
 
 EVENTS = settings(max_examples=8, deadline=None)
-
-LUCKY = Scattered(seed=774570533, hits=376, without=None, positions=False, duplicates=False)
-"""nugraph happens to round its vertex hardly at all: in other orders of its edges 20 times more."""
 
 
 def assert_equal_answers(case: Case, seed: int, event: Event) -> None:
@@ -44,9 +41,14 @@ def assert_equal_answers(case: Case, seed: int, event: Event) -> None:
 @pytest.mark.parametrize("case", CASES24, ids=str)
 @EVENTS
 @given(scattered=SCATTERED)
-@example(scattered=LUCKY)
 def test_answers_equal_those_of_nugraph(case, scattered):
     assert_equal_answers(case, scattered.seed % 3, scattered.event(case.card.schema))
+
+
+def test_a_vertex_that_nugraph_happens_to_round_hardly_at_all_is_no_fault_of_ours():
+    """In other orders of its edges it is off 20 times as much."""
+    case = Case("per-plane", FIRST_SECOND)
+    assert_equal_answers(case, 2, case.event(774570533, 376))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +74,7 @@ def test_answers_of_imported_weights_equal_those_of_the_model_that_was_trained(k
 @pytest.mark.parametrize("kind", KINDS)
 def test_torch_and_native_library_are_near_nugraph_in_double_precision(kind):
     case = Case(kind)
-    event = case.event(9, 600, positions=True)
+    event = case.event(9, 150, positions=True)
     expected = answer(reference(case, 1, torch.float64), event)
     assert differences(expected, network(case, 1, torch.float32).answer([event]), 1e-4) == []
     assert differences(expected, native(case, 1).infer(event), 1e-4) == []

@@ -66,7 +66,7 @@ def test_answers_to_a_large_event_equal_those_of_nugraph(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS25)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (3000, 6000)])
+@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (1500, 2500)])
 def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, hits):
     folder = MODELS / kind / "1"
     card = read_card(folder / "model.json")
