@@ -41,25 +41,32 @@ def test_a_sites_own_model_is_asked_only_whether_it_is_ready(triton, repository,
     assert capsys.readouterr().out == "unhealthy: classifier: not ready\n"
 
 
-def test_other_values_are_unhealthy(triton, repository, capsys):
-    triton.answer["x_semantic_u"] = GOLDEN["x_semantic_u"] + 1
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [
+        (
+            lambda t: t.answer.update(x_semantic_u=GOLDEN["x_semantic_u"] + 1),
+            "wrong answer: output x_semantic_u is off by 1",
+        ),
+        (lambda t: setattr(t, "empty", True), "the answer cannot be read: cannot reshape"),
+        (lambda t: setattr(t, "error", "Stub is not healthy."), "Stub is not healthy."),
+    ],
+    ids=["other values", "a shape without values", "a dead stub of a model that is ready"],
+)
+def test_each_model_that_does_not_answer_right_is_unhealthy(
+    triton, repository, capsys, happens, said
+):
+    happens(triton)
     assert ask(triton, repository) == 1
     out = capsys.readouterr().out
-    assert out.startswith("unhealthy: nugraph2: wrong answer: output x_semantic_u is off by 1")
+    assert out.startswith(f"unhealthy: nugraph2: {said}")
+    assert f"; nugraph3: {said}" in out
     assert out.count("\n") == 1
-    assert "; nugraph3: wrong answer" in out
 
 
-def test_the_right_shape_without_values_is_unhealthy(triton, repository, capsys):
-    triton.empty = True
-    assert ask(triton, repository) == 1
-    assert "nugraph2: the answer cannot be read: cannot reshape" in capsys.readouterr().out
-
-
-def test_a_dead_stub_is_unhealthy_although_the_model_says_it_is_ready(triton, repository, capsys):
-    triton.error = "Stub process 'nugraph2_0_0' is not healthy."
-    assert ask(triton, repository) == 1
-    assert "nugraph2: Stub process 'nugraph2_0_0' is not healthy." in capsys.readouterr().out
+@pytest.fixture
+def server(triton):
+    return TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
 
 
 def list_processes(
@@ -89,44 +96,40 @@ def list_processes(
 
 
 def test_the_loss_of_one_of_two_stubs_is_unhealthy_although_the_other_answers(
-    triton, repository, tmp_path
+    server, repository, tmp_path
 ):
     alive = ("nugraph2", "nugraph2", "nugraph3", "nugraph2_cpu")
     processes = list_processes(tmp_path / "proc", *alive)
-    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     with pytest.raises(UnhealthyError, match=r"^nugraph3: 1 of its 2 processes are gone$"):
         check_repository(server, repository, processes)
 
 
 def test_stubs_are_those_of_the_repository_that_the_server_has_been_given(
-    triton, repository, tmp_path
+    server, triton, repository, tmp_path
 ):
     """With limits of its own, an image serves a copy; another server may serve the image's."""
     copy = "/tmp/numl-models-aB3xYz"
     servers = {triton.port: f"{copy}/", triton.port + 1: "/elsewhere/models", 1: str(tmp_path)}
     alive = ("nugraph2", "nugraph2", "nugraph3")
     processes = list_processes(tmp_path / "proc", *alive, served=copy, servers=servers)
-    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     with pytest.raises(UnhealthyError, match=r"^nugraph3: 1 of its 2 processes are gone$"):
         check_repository(server, repository, processes)
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_stubs_of_a_repository_just_below_the_root_are_counted(triton, tmp_path, is_seen):
+def test_stubs_of_a_repository_just_below_the_root_are_counted(server, triton, tmp_path, is_seen):
     servers = {triton.port: "/models"} if is_seen else {}
     processes = tmp_path / "proc"
     list_processes(processes, "nugraph3", served="/models", servers=servers)
     if not is_seen:
         shutil.rmtree(processes / "1")  # the other server's
-    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     told = judging._loss(server, Path("/models/nugraph3/1"), processes)
     assert told == "1 of its 2 processes are gone"
 
 
-def test_stubs_are_counted_for_each_gpu(triton, repository, tmp_path):
+def test_stubs_are_counted_for_each_gpu(server, triton, repository, tmp_path):
     triton.groups = [{"count": 1, "gpus": [0, 1]}]
     processes = list_processes(tmp_path / "proc", *["nugraph2", "nugraph3"] * 2)
-    server = TritonHttp("127.0.0.1", triton.port, deadline=time.monotonic() + 60)
     assert check_repository(server, repository, processes) == ("nugraph2", "nugraph3")
 
 

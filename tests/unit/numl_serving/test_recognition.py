@@ -144,11 +144,6 @@ def refusal(state: dict[str, Any], kind: str) -> str:
     return message
 
 
-def test_the_other_architecture_is_named_where_its_weights_are_given():
-    state = served(model24("nugraph2").state_dict())
-    assert "import them with --model nugraph2" in refusal(state, "nugraph3")
-
-
 def test_an_unknown_network_is_refused_with_what_is_missing_unexpected_and_supported():
     state = served(model24("per-plane").state_dict())
     del state["event_decoder.net.weight"]

@@ -48,19 +48,19 @@ def test_a_golden_event_is_read_for_the_warm_up(tmp_path):
     assert configuration.warm_up_event(tmp_path, NUGRAPH3).num_hits == 2
 
 
-def test_a_golden_event_of_another_model_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("other", r"golden\.npz has no event of this model: tensor .+ is"),
+        ("broken", r"golden\.npz: not a reference event"),
+    ],
+)
+def test_a_golden_event_of_another_model_or_none_is_named(tmp_path, name, said):
     write_model(tmp_path)
-    write_golden(tmp_path / "golden.npz", GoldenEvent({"a": np.zeros(1)}, {"b": np.zeros(1)}))
-    with pytest.raises(
-        ModelFilesError, match=r"golden\.npz has no event of this model: tensor .+ is"
-    ):
-        configuration.warm_up_event(tmp_path, NUGRAPH3)
-
-
-def test_a_broken_golden_event_is_named(tmp_path):
-    write_model(tmp_path)
-    (tmp_path / "golden.npz").write_bytes(b"PK\x03\x04 truncated")
-    with pytest.raises(ModelFilesError, match=r"golden\.npz: not a reference event"):
+    write_golden(tmp_path / "other", GoldenEvent({"a": np.zeros(1)}, {"b": np.zeros(1)}))
+    (tmp_path / "broken").write_bytes(b"PK\x03\x04 truncated")
+    (tmp_path / name).rename(tmp_path / "golden.npz")
+    with pytest.raises(ModelFilesError, match=said):
         configuration.warm_up_event(tmp_path, NUGRAPH3)
 
 
