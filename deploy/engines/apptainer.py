@@ -227,10 +227,11 @@ class ApptainerEngine(ContainerEngine):
 
     @cached_property
     def _source(self) -> Source:
-        deployment, release = self.deployment, self.resolved.release.release
-        if deployment.image is not None:
-            named, remedy = Path(deployment.image).absolute(), "--image PATH.sif"
-        elif deployment.env == "packed":
+        deployment = self.deployment
+        if deployment.image is not None:  # the Triton, which may be elsewhere, is not looked for
+            return find_source(Path(deployment.image).absolute(), self._signer, "--image PATH.sif")
+        release = self.resolved.release.release
+        if deployment.env == "packed":
             named = DIST / f"tritonserver-{release}.sif"
             remedy = f"apptainer pull {named} docker://{stock_image(deployment.triton)}"
         else:

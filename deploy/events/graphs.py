@@ -343,6 +343,8 @@ def _edges(stored: Array | None) -> Array:
     """Return edges ``[2, n]``; pynuml stores none as the scalar 0."""
     if stored is None or stored.ndim != 2:
         return np.empty((2, 0), dtype=np.int64)
+    if len(stored) != 2:
+        raise ValueError(f"edges of shape {list(stored.shape)}")
     if stored.size and stored.min() < 0:  # numpy would count it from the end
         raise ValueError(f"an edge from row {stored.min()}")
     return stored

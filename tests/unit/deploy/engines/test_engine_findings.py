@@ -266,6 +266,15 @@ def test_a_built_image_that_was_pruned_does_not_hide_the_tag(monkeypatch, named)
         assert started() == ("sha256:3", [])
 
 
+def test_a_sif_that_is_not_there_is_told_without_a_look_for_the_triton(monkeypatch, tmp_path):
+    monkeypatch.setattr("deploy.engines.apptainer.shutil.which", str)
+    sif = tmp_path / "none.sif"
+    # Nobody answers there.
+    deployment = Deployment(image=str(sif), triton="127.0.0.1:1/lab/tritonserver:24.10")
+    with pytest.raises(LaunchError, match=rf"^{sif}: no such file$"):
+        ApptainerEngine(Resolved(deployment)).image  # noqa: B018
+
+
 def test_a_sif_in_a_registry_is_pulled_first(monkeypatch):
     monkeypatch.setattr("deploy.engines.apptainer.shutil.which", str)
     image = "oras://registry.example.org/lab/numl-sif:24.10-serving"

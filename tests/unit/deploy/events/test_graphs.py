@@ -136,11 +136,12 @@ NOT_WHOLE = f"dataset/{EVENT} is not a whole graph: "
     ("first", _changed("u/id", lambda ids: ids[:, None]), f"{NOT_WHOLE}u/id has "),
     ("first", _changed(EDGES, lambda e: e - e.max() - 1), f"{NOT_WHOLE}an edge from row -"),
     ("first", _changed(EDGES, lambda e: e.astype(float)), f"{NOT_WHOLE}arrays used as ind"),
+    ("first", _changed(EDGES, lambda e: e[[0, 1, 1]]), f"{NOT_WHOLE}edges of shape [3, "),
     ("first", _without_positions, f"{NOT_WHOLE}Unable to allocate"),
     ("second", _changed("hit/x", lambda rows: rows[:-1]), f"{NOT_WHOLE}hit/x has "),
     ("second", _changed("hit/plane", lambda planes: planes[:-1]), f"{NOT_WHOLE}hit/plane has "),
     ("second", _changed("hit_nexus_sp/edge_index", lambda e: e + 100_000), f"{NOT_WHOLE}index 10"),
-    ("second", _changed("hit_nexus_sp/edge_index", lambda e: e[:1]), f"{NOT_WHOLE}index 1 is out"),
+    ("second", _changed("hit_nexus_sp/edge_index", lambda e: e[:1]), f"{NOT_WHOLE}edges of shape"),
 ])  # fmt: skip
 def test_a_graph_that_cannot_be_had_back_is_refused_alone_in_one_line(
     tmp_path, generation, edit, message
