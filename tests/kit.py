@@ -98,6 +98,8 @@ class Kit:
     def refused(self, name: str, *flags: str) -> dict[str, Any]:
         """Have a start refused; nothing of it may be left."""
         answer = self.json("up", "--name", name, *flags)
+        if answer["status"] == 0:
+            self.names.append(name)  # to be ended
         assert answer["status"] == 1, answer
         assert len(answer["error"].splitlines()) == 1, answer
         assert answer["remedy"], answer
