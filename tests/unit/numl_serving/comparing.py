@@ -55,8 +55,8 @@ def assert_as_near_as_nugraph(
 ) -> None:
     """Check an answer against nugraph's in float64, with an allowance for float32.
 
-    It is 1e-5 of each entry's scale, or so many times what nugraph in float32 is off in the worst
-    plane of the head. Random weights, and few steps of training, make much of a rounding, now of
+    It is 1e-5 of each entry's scale, or what nugraph in float32 is off in the worst plane of the
+    head, so many times. Random weights, and few steps of training, make much of a rounding, now of
     one's, now of the other's: they need a factor, and 5 for the outputs' median.
 
     Where nugraph answers several times, each rounded otherwise, its worst answer counts: the three
@@ -72,7 +72,8 @@ def assert_as_near_as_nugraph(
         for name, error in errors.items():
             off[_head(name)] = max(off.get(_head(name), 0.0), error)
         theirs = max(theirs, float(np.median(list(errors.values()))))
-        found = _beyond(exact, actual, {head: factor * each for head, each in off.items()}, theirs)
+        allowed = {head: factor * max(1e-5, each) for head, each in off.items()}
+        found = _beyond(exact, actual, allowed, theirs)
         if not found:
             break
     assert found == []
@@ -87,8 +88,7 @@ def _beyond(
     """Say where an answer is off more than its head may be, or in the median five times as much."""
     found = []
     for name, wanted in exact.items():
-        tolerance = max(1e-5, allowed[_head(name)])
-        found += differences({name: wanted}, {name: actual[name]}, tolerance)
+        found += differences({name: wanted}, {name: actual[name]}, allowed[_head(name)])
     ours = np.median([largest_error(wanted, actual[name]) for name, wanted in exact.items()])
     if not ours < max(1e-5, 5 * median):
         found.append(f"the outputs' median is off by {ours:.1e}, nugraph's by {median:.1e}")

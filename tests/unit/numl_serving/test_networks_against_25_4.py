@@ -3,7 +3,7 @@
 In PyTorch in double precision; in the native library with the clusters.
 """
 
-from itertools import tee
+from itertools import product, tee
 
 import pytest
 from cases import (
@@ -12,6 +12,7 @@ from cases import (
     MODELS,
     SCATTERED,
     Network,
+    Scattered,
     exact_network,
     packaged25,
     random25,
@@ -20,7 +21,7 @@ from cases import (
     without_clusters,
 )
 from comparing import RANDOM, assert_as_near_as_nugraph, differences
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from numl_serving.event import Event
 from numl_serving.native import NativeModel
 from numl_serving.weights import read_weights
@@ -30,6 +31,8 @@ from small_models import random_event
 from numl_formats.cardfile import read_card
 
 EVENTS = settings(max_examples=10, deadline=None)
+LUCKY = Scattered(seed=2410, hits=8, without=0, positions=False, duplicates=False)
+"""Of these few hits nugraph happens to round the classes hardly at all."""
 
 
 def assert_equal_answers(model: Model25, event: Event, factor: float) -> None:
@@ -45,6 +48,7 @@ def assert_equal_answers(model: Model25, event: Event, factor: float) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @EVENTS
 @given(scattered=SCATTERED)
+@example(scattered=LUCKY)
 def test_answers_equal_those_of_nugraph(layout, scattered):
     assert_equal_answers(random25(layout), scattered.event(layout.schema), RANDOM)
 
@@ -65,8 +69,11 @@ def test_answers_to_a_large_event_equal_those_of_nugraph(kind):
     assert differences(without_clusters(model.answer(event)), ours, 1e-9) == []
 
 
-@pytest.mark.parametrize("kind", KINDS25)
-@pytest.mark.parametrize("hits", [(100, 200), (900, 1300), (1500, 2500)])
+@pytest.mark.parametrize(
+    ("kind", "hits"),
+    # What is added up over all spacepoints, for the event and its vertex, is off most in the last.
+    [*product(KINDS25, [(100, 200), (900, 1300)]), ("nugraph3", (3000, 6000))],
+)
 def test_the_weights_of_the_repository_give_nugraph_s_answers(kind, hits):
     folder = MODELS / kind / "1"
     card = read_card(folder / "model.json")
