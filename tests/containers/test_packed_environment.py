@@ -110,6 +110,9 @@ def test_it_has_the_locked_versions_and_nothing_else(prefix):
 
 def test_the_full_one_has_the_locked_versions_too(full_prefix):
     assert_holds_what_is_locked(full_prefix)
+    own = "import mpi4py.MPI, nugraph, pynuml, pytorch_lightning, torch_geometric"
+    done = run(full_prefix.folder, own)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_has_what_the_stub_and_the_models_look_for(prefix):

@@ -216,7 +216,7 @@ def pruned(published: Published, *, created: datetime, expires: datetime | None)
 
 
 def renewed(published: Published, *, created: datetime, expires: datetime | None) -> Published:
-    """Return the same statement with a new time, for another signature or a later expiry."""
+    """Return the statement as the next one of its line, with a new time."""
     line = published.line or secrets.token_hex(8)
     sequence = published.sequence + 1
     return replace(published, line=line, sequence=sequence, created=created, expires=expires)

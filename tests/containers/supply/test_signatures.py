@@ -123,6 +123,7 @@ def signed(dist, keys, tmp_path_factory):
 @pytest.mark.parametrize("what", ["parts", "provenance", "checksums", "signature", "image"])
 def test_whatever_is_changed_in_a_signed_folder_is_refused(dist, signed, keys, tmp_path, what):
     folder, artefact = shutil.copytree(signed, tmp_path / "dist"), dist.image
+    verify_built(folder, artefact, keys.public)
     if what == "image":
         artefact = artefact.model_copy(update={"sha256": f"sha256:{'0' * 64}"})
     else:

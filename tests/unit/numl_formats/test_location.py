@@ -25,6 +25,10 @@ def test_it_is_read_and_plain_http_is_for_those_who_say_so(text, location):
     assert read_location(str(location)) == location
 
 
+def test_an_address_without_an_endpoint_is_spelled_as_in_what_was_accepted_before():
+    assert str(Location(None, "models", "")) == "s3://models"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

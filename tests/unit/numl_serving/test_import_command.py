@@ -46,6 +46,7 @@ def run(folder: Path, *arguments: object, **environment: str) -> subprocess.Comp
         (["good.ckpt", "--event", "no.npz"], "no.npz: No such file or directory: give --event"),
         (["pipe"], "pipe: not a regular file: give the .ckpt file"),
         (["good.ckpt", "--norm", "pipe"], "pipe: not a regular file: give --norm"),
+        (["good.ckpt", "--norm", "."], ".: Is a directory: give --norm"),
         (["good.ckpt", "--out", "text.ckpt/m"], "/text.ckpt: not a folder that you can write to"),
     ],
 )

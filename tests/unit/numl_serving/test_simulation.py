@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,16 @@ def test_the_packaged_events_are_those_the_code_makes():
         assert made.event_id == packaged.event_id
         for name, values in made.tables["hit_table"].items():
             np.testing.assert_allclose(values, packaged.tables["hit_table"][name], rtol=1e-5)
+
+
+def test_a_process_of_its_own_writes_nugraph_s_graphs(tmp_path):
+    """The one below has pynuml 25.4.0 before the script asks for it."""
+    out = tmp_path / "x.gnn.h5"
+    words = [sys.executable, SCRIPT, out, "--graphs", "nugraph3", "--events", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with h5py.File(out) as file:
+        assert list(file["dataset"]) == ["r1_sr0_evt1"]
 
 
 def test_simulated_graphs_are_those_that_nugraph_trains_on(tmp_path):

@@ -25,6 +25,15 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_training(tmp_path
     assert done.stderr == f"error: [Errno 20] Not a directory: '{tmp_path / 'file' / 'x'}'\n"
 
 
+def test_a_process_of_its_own_comes_to_nugraph_s_own_training(tmp_path):
+    """The one below has nugraph 25.4.0 before the script asks for it."""
+    words = [sys.executable, SCRIPT, "--out", tmp_path, "--file", tmp_path / "none.h5"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert "none.h5" in done.stderr
+
+
 def test_what_was_trained_is_published_with_nugraphs_own_answer(tmp_path):
     words = ["--out", str(tmp_path), "--events-out", str(tmp_path / "events.h5")]
     few = ["--events", "4", "--epochs", "1", "--unseen", "2"]

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -182,6 +183,18 @@ def test_a_kill_at_any_change_to_the_disk_leaves_what_can_be_served(tmp_path):
         assert list((stage.folder / "incoming").iterdir()) == []
         step += 1
     assert step > 40
+
+
+@pytest.mark.parametrize("step", [2, 10, 30])
+def test_a_kill_does_not_keep_a_fresh_server_from_an_older_release(stage, step):
+    stage.bucket.publish_each(1, 2)
+    stage.wrong = {"a-2"}
+    with killed_at(step), suppress(KilledError):
+        stage.run(10)
+    stage.start()
+    stage.run(2 * POLL_S)
+    assert stage.tree() == expected(1)
+    assert (stage.agent.status.release, stage.agent.status.refused) == (1, True)
 
 
 def test_a_damaged_folder_gets_an_older_release_if_the_bucket_is_damaged_too(stage):

@@ -8,8 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from deploy.artefacts import sif
+from deploy.artefacts.sif import SifBuilder
 from deploy.artefacts.sif_file import fit, fix, options, variables
+from deploy.artefacts.tools import SifTools, Tool
 from deploy.host.errors import BuildError
+from tests.environments import ignore
 
 LONG = "/usr/share/" + "x" * 120
 CONTENT = b"content" * 1000
@@ -60,6 +64,15 @@ def test_everything_that_would_differ_is_given_to_mksquashfs_and_the_time_once(m
     assert gzip == words.replace("zstd", "gzip").replace("level 2", "level 6")
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
     assert "SOURCE_DATE_EPOCH" not in variables()
+
+
+def test_it_is_compressed_by_what_its_tools_were_tried_with(monkeypatch, tmp_path):
+    used: list[str] = []
+    monkeypatch.setattr(sif, "squash", lambda *words: used.append(words[3]))
+    monkeypatch.setattr(sif, "write_sif", lambda *words, epoch: words[3].touch())
+    tools = SifTools(*(Tool(name, tmp_path, (9,)) for name in ("apptainer", "mksquashfs")), "gzip")
+    SifBuilder(tools, 7, ignore)._finish(iter([]), {}, tmp_path / "out.sif", tmp_path)
+    assert used == ["gzip"]
 
 
 def _archive() -> bytes:

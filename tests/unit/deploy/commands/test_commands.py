@@ -187,9 +187,9 @@ def test_prepare_leaves_a_deployment_that_is_there_alone(tmp_path, prepared):
 
 @pytest.mark.parametrize("variable", ["XDG_STATE_HOME", "XDG_CACHE_HOME"])
 @pytest.mark.parametrize("engine", ["local", "docker", "apptainer"])
-@pytest.mark.parametrize("command", ["up", "prepare"])
+@pytest.mark.parametrize("command", ["up", "up --dry-run", "prepare"])
 def test_a_folder_that_cannot_be_shown_is_refused_at_once(variable, engine, command, tmp_path):
-    words = [command, "--engine", engine]
+    words = [*command.split(), "--engine", engine]
     done = run_here(words, tmp_path, **{variable: f"{tmp_path}/a\ntouch b"})
     assert done.returncode == 2
     folder = rf"'{tmp_path}/a\ntouch b/numlkit'"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.deployment.deployment import load_deployment
@@ -253,6 +253,7 @@ def _names_in(found: GpuStack) -> st.SearchStrategy[list[str]]:
     return st.lists(st.sampled_from([*known, "4", "GPU-9", "MIG-0", "MIG-1"]), max_size=3)
 
 
+@settings(max_examples=300, deadline=None)
 @given(
     found=_hosts(),
     needs=st.sampled_from([[TRITON], NEEDS]),

@@ -29,7 +29,8 @@ from deploy.engines.leftovers import (
     unused_regions,
 )
 from deploy.host.errors import KitError
-from tests.programs import running
+from tests.kit import until
+from tests.programs import running, started
 from tests.unit.deploy.deployment.test_state import make_state
 
 # Of this run: others on this host may look at the same processes.
@@ -201,6 +202,16 @@ def test_regions_that_no_process_has_in_its_memory_are_nobody_s(shared):
 def test_a_region_of_another_user_is_never_taken_for_one_s_own(shared):
     os.chown(make_region(shared), 12345, -1)
     assert unused_regions() == ()
+
+
+def test_a_region_that_another_process_has_in_its_memory_is_in_use(shared):
+    region = shared / REGION
+    shutil.copy(shutil.which("sleep"), region)  # a program is in the memory of who runs it
+    os.utime(region, (time.time() - 3600,) * 2)
+    with started(region, 600) as process:
+        until(lambda: str(region) in Path(f"/proc/{process.pid}/maps").read_text(), "its start")
+        assert unused_regions() == ()
+    assert unused_regions() == (region,)
 
 
 def test_if_one_process_does_not_tell_what_it_uses_no_region_is_nobody_s(shared, monkeypatch):

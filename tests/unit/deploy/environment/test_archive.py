@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import resource
 import shutil
 import tarfile
 from pathlib import Path
@@ -128,6 +129,18 @@ def test_an_interrupted_or_failed_check_leaves_nothing(prefix, tmp_path, monkeyp
     monkeypatch.setattr(archive, "try_out", Mock(side_effect=error))
     with pytest.raises((KeyboardInterrupt, BuildError)):
         pack_archive(prefix, tmp_path / "dist", ignore, EPOCH)
+    assert list((tmp_path / "dist").iterdir()) == []
+
+
+def test_a_full_disk_is_not_taken_for_success_and_leaves_nothing(prefix, tmp_path):
+    (prefix.folder / "lib" / "random.so").write_bytes(os.urandom(2_000_000))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))  # stands in for it
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            pack_archive(prefix, tmp_path / "dist", ignore, EPOCH)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "dist").iterdir()) == []
 
 

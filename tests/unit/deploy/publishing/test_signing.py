@@ -171,6 +171,22 @@ def test_an_expired_statement_is_refused_until_it_is_renewed(place):
     assert not place.sign("a").changed
 
 
+def test_an_expiry_stays_until_it_is_set_anew(place):
+    place.sign("a")
+    place.sign("a", valid_for=DAY)
+    until = read_published(place.service.objects[POINTER]).expires
+    assert until is not None
+    for act in (
+        partial(place.sign, "b"),
+        partial(place.sign, "c"),
+        partial(place.rollback, place.key),
+        partial(place.sign, "c"),
+        partial(place.prune, place.key),
+    ):
+        assert act().changed
+        assert read_published(place.service.objects[POINTER]).expires == until
+
+
 def test_a_rollback_to_what_serves_renews_it_where_that_is_asked_for(place):
     place.sign("a", valid_for=-DAY)
     again = place.at.rollback("1", Signing(place.key, DAY), dry_run=True)
