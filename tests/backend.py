@@ -77,6 +77,8 @@ class _Ready(BaseHTTPRequestHandler):
 
 class _Http(ThreadingHTTPServer):
     handler: _Handler
+    # Python's 5 let a crowd's connections keep those of a door's checks waiting until it gave up.
+    request_queue_size = 1024
 
     def handle_error(self, *_: object) -> None:
         """Say nothing of a door that closes a connection."""
