@@ -16,6 +16,7 @@ import tritonclient.http as http
 from deploy.engines.server import living_stubs
 from deploy.environment.environment import plan_environment
 from tests.inputs import inputs_of
+from tests.kit import SOON_S
 from tests.site_models import PIXELS, WEIGHTS, write_environment, write_golden, write_site
 
 MODELS = ("nugraph3", "classifier", "plain", "pair")
@@ -32,11 +33,17 @@ def repository(environment, tmp_path_factory):
     return write_site(tmp_path_factory.mktemp("site"), environment)
 
 
+def launch(repository: Path) -> list[str]:
+    """Return the flags of the site's deployment."""
+    # An image has no bytecode of what plain imports: on a busy host that takes minutes.
+    own = ["--models-dir", str(repository), "--models", ",".join(MODELS)]
+    return [*own, "--instances", "1", "--timeout", str(SOON_S)]
+
+
 @pytest.fixture(scope="module")
 def site(kit, repository):
     """The kit's nugraph3 beside the site's models."""
-    models = ["--models-dir", str(repository), "--models", ",".join(MODELS)]
-    yield kit.up("site", *models, "--instances", "1")
+    yield kit.up("site", *launch(repository))
     kit.end("site")
 
 
@@ -92,7 +99,7 @@ def test_a_killed_process_of_a_sites_model_is_replaced(kit, site):
 
 
 def test_up_again_tells_when_a_file_of_the_site_has_changed(kit, repository, site):
-    flags = ["--models-dir", str(repository), "--models", ",".join(MODELS), "--instances", "1"]
+    flags = launch(repository)
     assert kit.up("site", *flags)["server"] == site["server"]
     os.utime(repository / "plain" / "config.pbtxt")
     assert kit.up("site", *flags)["server"] == site["server"], "the same words, written anew"
