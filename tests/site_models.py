@@ -92,6 +92,22 @@ ensemble_scheduling {{ step {{
   output_map {{ key: "seen" value: "seen" }}
 }} }}
 """
+BEGINNING = """
+import triton_python_backend_utils as pb
+
+class TritonPythonModel:
+    def initialize(self, args):
+        {statement}
+
+    def execute(self, requests):
+        return [pb.InferenceResponse([]) for _ in requests]
+"""
+BEGINNING_CONFIG = """
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: -1 }
+output { name: "y" data_type: TYPE_FP32 dims: -1 }
+instance_group { kind: KIND_CPU count: 1 }
+"""
 ACTIVATE = """
 _here="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 export CONDA_PREFIX="$_here" PATH="$_here/bin:$PATH"
@@ -149,6 +165,14 @@ def write_site(folder: Path, environment: Path) -> Path:
     (repository / "pair" / "1").mkdir(parents=True)
     (repository / "pair" / "config.pbtxt").write_text(ENSEMBLE_CONFIG)
     return repository
+
+
+def write_beginning(repository: Path, name: str, statement: str) -> None:
+    """Write a model that begins with this, and answers nothing."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(BEGINNING.format(statement=statement))
+    (version.parent / "config.pbtxt").write_text(BEGINNING_CONFIG)
 
 
 def write_golden(path: Path, label: bytes = b"dog") -> None:

@@ -21,6 +21,7 @@ from deploy.host.paths import CHECKOUT, cache_folder
 from tests.inputs import inputs_of, zeros
 from tests.kit import SMALL, Kit, free_ports
 from tests.programs import run_program
+from tests.site_models import write_beginning
 from tests.views import (
     ORDINARY,
     ROOT,
@@ -149,31 +150,10 @@ def test_a_stolen_port_that_nobody_asked_for_is_replaced_by_another(kit):
     assert not kit.leftovers("evaded", answer["scratch"])
 
 
-BROKEN = """
-import triton_python_backend_utils as pb
-
-class TritonPythonModel:
-    def initialize(self, args):
-        raise ValueError("weights of another detector")
-
-    def execute(self, requests):
-        return [pb.InferenceResponse([]) for _ in requests]
-"""
-BROKEN_CONFIG = """
-backend: "python"
-input { name: "x" data_type: TYPE_FP32 dims: -1 }
-output { name: "y" data_type: TYPE_FP32 dims: -1 }
-instance_group { kind: KIND_CPU count: 1 }
-"""
-
-
 def test_a_broken_model_among_good_ones_is_named_and_the_start_leaves_nothing(kit, tmp_path):
-    version = tmp_path / "models" / "broken" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(BROKEN)
-    (version.parent / "config.pbtxt").write_text(BROKEN_CONFIG)
+    write_beginning(tmp_path, "broken", "raise ValueError('weights of another detector')")
     kit.names.append("mixed")
-    flags = ("--models-dir", str(version.parents[1]), "--models", "nugraph3,broken")
+    flags = ("--models-dir", str(tmp_path), "--models", "nugraph3,broken")
     answer = kit.refused("mixed", *flags)
     assert answer["error"].startswith("model broken "), answer
     assert "weights of another detector" in answer["error"], answer

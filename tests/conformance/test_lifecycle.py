@@ -19,6 +19,7 @@ from deploy.engines.server import living_stubs
 from deploy.host.paths import CHECKOUT
 from deploy.triton.command import closed_endpoints
 from tests.kit import until
+from tests.site_models import write_beginning
 
 
 def test_up_ends_with_every_model_answering_rightly(kit, demo):
@@ -131,30 +132,9 @@ def test_an_interrupted_start_leaves_nothing_behind(kit, number):
     assert not kit.leftovers("broken-off", scratch)
 
 
-SLOW = """
-import time
-
-class TritonPythonModel:
-    def initialize(self, args):
-        time.sleep(600)
-
-    def execute(self, requests):
-        return []
-"""
-SLOW_CONFIG = """
-backend: "python"
-input { name: "x" data_type: TYPE_FP32 dims: -1 }
-output { name: "y" data_type: TYPE_FP32 dims: -1 }
-instance_group { kind: KIND_CPU count: 1 }
-"""
-
-
 def test_a_deployment_that_is_not_ready_in_time_fails_with_its_log(kit, tmp_path):
-    version = tmp_path / "models" / "slow" / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(SLOW)
-    (version.parent / "config.pbtxt").write_text(SLOW_CONFIG)
-    flags = ("--models-dir", str(version.parents[1]), "--models", "slow")
+    write_beginning(tmp_path, "slow", "import time; time.sleep(600)")
+    flags = ("--models-dir", str(tmp_path), "--models", "slow")
     answer = kit.refused("late", *flags, "--timeout", "0.01")
     assert "not ready in time" in answer["error"]
 
