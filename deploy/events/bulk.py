@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from deploy import __version__
@@ -72,6 +72,19 @@ class Progress:
     left: list[Failure] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    unread: Failure | None = None
+    bytes: int = 0
+    mtime_ns: int = 0
+    sha256: str = ""
+
+
 def label_files(
     files: Sequence[Path],
     folder: Path,
@@ -96,21 +109,22 @@ def label_files(
         state.done = state.skipped = len(files) - len(todo)
         progress(state)
         writer: ResultsWriter | None = None
-        events = failed = hits = 0
+        path, events, failed, hits = Path(), 0, 0, 0
         left: Failure | None = None  # the first reason to leave a file
         for outcome in infer(_events(todo, model), model, connect, concurrency=concurrency):
-            if isinstance(outcome, Path):
-                events, failed, hits, left = 0, 0, 0, None
-                writer = open_writer.enter_context(ResultsWriter(work / outcome.name, model, url))
+            if isinstance(outcome, _Begin):
+                path, events, failed, hits, left = outcome.path, 0, 0, 0, None
+                writer = ResultsWriter(work / path.name, model, url)
+                open_writer.enter_context(writer)
                 continue
             assert writer is not None
-            if isinstance(outcome, Record):
+            if isinstance(outcome, _End):
                 check()
+                left = left or outcome.unread
                 writer.complete = left is None
                 open_writer.close()
                 if left is None:
-                    record = replace(outcome, events=events, failed=failed, hits=hits)
-                    _keep(record, work, folder)
+                    _keep(work / path.name, outcome, folder, model, (events, failed, hits))
                     state.done += 1
                 else:
                     state.left.append(left)
@@ -175,10 +189,14 @@ def weights_of(model: ServedModel) -> str:
     return model.parameters.get(WEIGHTS_DIGEST, "")
 
 
-def _keep(record: Record, work: Path, folder: Path) -> None:
-    results = work / record.file
-    record = replace(record, results=sha256_of(results))
-    written = work / record_name(results)
+def _keep(
+    results: Path, read: _End, folder: Path, model: ServedModel, counts: tuple[int, int, int]
+) -> None:
+    record = Record(
+        results.name, read.bytes, read.mtime_ns, read.sha256,
+        model.name, weights_of(model), __version__, *counts, sha256_of(results),
+    )  # fmt: skip
+    written = results.parent / record_name(results)
     written.write_text(json.dumps(asdict(record), indent=2) + "\n", encoding="utf-8")
     results.replace(folder / results.name)
     written.replace(folder / written.name)
@@ -198,11 +216,9 @@ def check_names(files: Iterable[Path], folder: Path) -> None:
 
 def _events(
     files: Iterable[Path], model: ServedModel
-) -> Iterator[EventTensors | Failure | Path | Record]:
-    """Yield each file's path, its events, and its record, without what is counted of answers."""
+) -> Iterator[EventTensors | Failure | _Begin | _End]:
     for path in files:
-        yield path
-        facts = (0, 0, "")
+        yield _Begin(path)
         try:
             before = stat_file(path)
             with open_events(path, model.inputs, model.optional) as file:
@@ -211,14 +227,12 @@ def _events(
             digest, after = sha256_of(path), stat_file(path)
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 raise EventFileError(f"{path}: changed while it was read")
-            facts = (after.st_size, after.st_mtime_ns, digest)
         except EventFileError as error:
-            yield Failure(None, str(path), error.cause, refused=False)
+            yield _End(Failure(None, str(path), error.cause))
         except OSError as error:
-            yield Failure(None, str(path), f"{path}: {error.strerror}", refused=False)
-        yield Record(
-            path.name, *facts, model.name, weights_of(model), __version__, 0, 0, 0, results=""
-        )
+            yield _End(Failure(None, str(path), f"{path}: {error.strerror}"))
+        else:
+            yield _End(None, after.st_size, after.st_mtime_ns, digest)
 
 
 def remove_abandoned(folder: Path) -> None:
