@@ -1,13 +1,12 @@
-"""Documents of CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json): the frame of all, and VEX."""
+"""Documents of CycloneDX 1.6 (https://cyclonedx.org/docs/1.6/json)."""
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from deploy import __version__
-from deploy.triton.advisories import Advisory
 
 
 def document(
@@ -31,28 +30,3 @@ def document(
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(written, sort_keys=True))
     written = {"bomFormat": "CycloneDX", "serialNumber": f"urn:uuid:{serial}", **written}
     return json.dumps(written, indent=2) + "\n"
-
-
-def vex(sbom: str, triton: str, found: Sequence[Advisory], *, epoch: int) -> str:
-    """Return what is known of vulnerabilities of the Triton in an artefact.
-
-    It refers to a component of the SBOM beside it (https://cyclonedx.org/capabilities/vex).
-
-    Args:
-        sbom: The text of the SBOM.
-        triton: The ``bom-ref`` of Triton in it.
-        epoch: The document's time (Unix, s).
-    """
-    listed = json.loads(sbom)
-    place = f"urn:cdx:{listed['serialNumber'].removeprefix('urn:uuid:')}/{listed['version']}"
-    vulnerabilities = [
-        {
-            "id": each.cve,
-            "source": {"name": "NVD", "url": each.url},
-            "recommendation": f"use Triton {each.fixed} or later",
-            "analysis": {"state": "exploitable"},
-            "affects": [{"ref": f"{place}#{triton}"}],
-        }
-        for each in found
-    ]
-    return document({"vulnerabilities": vulnerabilities}, epoch=epoch)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from deploy import __version__
-from deploy.artefacts.cyclonedx import vex
 from deploy.artefacts.image import BaseImage
 from deploy.artefacts.labels import DIRTY, UNKNOWN, Source
 from deploy.artefacts.manifest import Artefact, Kind, read_manifest
@@ -34,6 +33,7 @@ from deploy.artefacts.sbom import (
 )
 from deploy.artefacts.sif_file import BLOCK_KIB, LEVELS
 from deploy.artefacts.site import kits_beside
+from deploy.artefacts.vex import vex
 from deploy.environment.agent import agent_digest
 from deploy.environment.environment import Environment
 from deploy.environment.serving import compiler_in, serving_digest

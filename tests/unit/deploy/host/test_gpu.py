@@ -116,10 +116,6 @@ UNKNOWN = (
     ({"init": pynvml.NVML_ERROR_DRIVER_NOT_LOADED},
      ("NVIDIA's driver library is installed, but its kernel driver is not loaded",
       "sudo modprobe nvidia (dmesg says why it fails), or start with --cpu")),
-    ({"init": pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "without_device_file": True},
-     ("NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl",
-      "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
-      "(docker run --gpus all, apptainer run --nv), or start with --cpu")),
     ({"init": pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH},
      ("NVIDIA's kernel driver and its libraries have different versions: they were updated, "
       "and the driver was not reloaded",
@@ -137,14 +133,21 @@ UNKNOWN = (
       "lspci -nn | grep -i nvidia shows whether the host has one, or start with --cpu")),
 ])  # fmt: skip
 def test_a_driver_that_cannot_be_used_is_told_with_its_reason_and_left(tmp_path, told, said):
-    told = dict(told)
-    if told.pop("without_device_file", False):
-        (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-        (tmp_path / "proc/driver/nvidia/version").touch()
     nvml = played_nvml(**told)
     found = find_gpus(nvml, root=tmp_path)
     assert (found.cause, found.remedy) == said
     assert nvml.nvmlShutdown.called == ("init" not in told)
+
+
+def test_a_loaded_driver_without_its_device_file_is_told(tmp_path):
+    (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/version").touch()
+    found = find_gpus(played_nvml(init=pynvml.NVML_ERROR_DRIVER_NOT_LOADED), root=tmp_path)
+    assert (found.cause, found.remedy) == (
+        "NVIDIA's kernel driver is loaded, but there is no /dev/nvidiactl",
+        "sudo nvidia-modprobe -u -c 0; in a container: give it the GPUs "
+        "(docker run --gpus all, apptainer run --nv), or start with --cpu",
+    )
 
 
 def test_a_host_without_a_driver_is_told_by_the_real_module():
