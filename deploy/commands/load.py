@@ -14,7 +14,7 @@ from deploy.client.endpoint import Endpoint, ProtocolName
 from deploy.client.load.connection import Connections, Request, as_request
 from deploy.client.load.open_loop import Round, capacity, offer
 from deploy.client.load.plot import write_plot
-from deploy.client.load.summary import COLUMNS, document, row
+from deploy.client.load.summary import COLUMNS, all_figures, document, row
 from deploy.client.load.traffic import Patience, Tenant, simulated_event
 from deploy.client.transport import ServedModel, TritonTransport
 from deploy.deployment.options import add_tls_options, tls_files
@@ -222,9 +222,10 @@ async def _capacity(connections: Connections, requests: Sequence[Request]) -> fl
 
 def _show(told: dict[str, Any], rounds: Sequence[Round], console: Console) -> None:
     title = f"{told['model']} at {told['endpoint']}; it can answer {told['capacity']:.1f} events/s"
-    found = [figure for each in told["rounds"] for figure in each["tenants"]]
-    console.table(title, COLUMNS, [row(figure) for figure in found])
-    for reason in dict.fromkeys(figure["reason"] for figure in found if figure["reason"]):
+    found = all_figures(rounds)
+    console.table(title, COLUMNS, [row(figure) for each in found for figure in each])
+    reasons = {f.reason: f.statuses for each in found for f in each if f.reason}
+    for reason in reasons:
         console.line(f"  refused: {reason}")
     behind = max(each.behind_s for each in rounds)
     if behind > _BEHIND_S:

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from deploy.client.endpoint import Endpoint
 from deploy.client.load.connection import Request, as_request, is_same
 from deploy.client.load.open_loop import Counts, Round, deliver, offer
-from deploy.client.load.summary import document, figures, row
+from deploy.client.load.summary import all_figures, document, row
 from deploy.client.load.traffic import Patience, Tenant, arrivals, simulated_event
 from deploy.client.transport import ServedModel
 from deploy.commands import load
@@ -142,20 +142,39 @@ def test_figures_are_told_as_a_row_and_as_json():
     counts.refused["UNAVAILABLE"] = 1
     counts.reasons["Exceeds maximum queue size"] = 3
     rounds = [Round(2.0, {"clients": counts}, 0.001)]
-    assert document(rounds, capacity=5.0) == {"ok": True, "capacity": 5.0, "rounds": [{
-        "behind_ms": 1.0,
-        "tenants": [{
-            "tenant": "clients", "offered": 2.0, "goodput": 0.5, "arrived": 4, "in_time": 2,
-            "p50_ms": 20.0, "p99_ms": None, "refused": 1, "late": 1, "wrong": 0, "sent": 6,
-            "statuses": {"UNAVAILABLE": 1}, "reason": "Exceeds maximum queue size",
-        }],
-    }]}  # fmt: skip
-    told = ("2.0", "clients", "0.5", "50%", "20", "-", "1", "1")
-    assert row(figures("clients", counts, 2.0)) == told
+    (found,) = all_figures(rounds)[0]
+    assert row(found) == ("2.0", "clients", "0.5", "50%", "20", "-", "1", "1")
+    told = document(rounds, capacity=5.0)
+    assert told == {
+        "ok": True,
+        "capacity": 5.0,
+        "rounds": [
+            {
+                "behind_ms": 1.0,
+                "tenants": [
+                    {
+                        "tenant": "clients",
+                        "offered": 2.0,
+                        "goodput": 0.5,
+                        "arrived": 4,
+                        "in_time": 2,
+                        "p50_ms": 20.0,
+                        "p99_ms": None,
+                        "refused": 1,
+                        "late": 1,
+                        "wrong": 0,
+                        "sent": 6,
+                        "statuses": {"UNAVAILABLE": 1},
+                        "reason": "Exceeds maximum queue size",
+                    }
+                ],
+            }
+        ],
+    }
     counts.wrong = 1
     assert document(rounds)["ok"] is False
     counts.latencies *= 50  # of a hundred there is a 99th percentile
-    assert row(figures("clients", counts, 2.0))[5] == "30"
+    assert row(all_figures(rounds)[0][0])[5] == "30"
 
 
 def test_a_server_that_takes_seconds_for_an_event_is_not_said_to_answer_none(capsys):
@@ -168,8 +187,8 @@ def test_a_server_that_takes_seconds_for_an_event_is_not_said_to_answer_none(cap
 
 
 def test_of_clients_that_have_sent_nothing_no_part_was_answered_in_time():
-    told = ("0.0", "rare", "0.0", "-", "-", "-", "0", "0")
-    assert row(figures("rare", Counts(), 2.0)) == told
+    (found,) = all_figures([Round(2.0, {"rare": Counts()}, 0.0)])[0]
+    assert row(found) == ("0.0", "rare", "0.0", "-", "-", "-", "0", "0")
 
 
 def offered(monkeypatch, server: Played) -> None:
